@@ -68,13 +68,8 @@ func Resolve(name string, args []Arg) (*Func, error) {
 		return nil, err
 	}
 	f.Name = name
-	if !f.NullSafe {
-		for i, a := range args {
-			if a.Lambda == nil && a.Type.Nullable {
-				f.Result.Nullable = true
-			}
-			_ = i
-		}
+	if !f.NullSafe && anyNullable(args) {
+		f.Result.Nullable = true
 	}
 	return f, nil
 }

@@ -13,12 +13,12 @@ import (
 // Values are immutable: copying one shares its slices.
 type Value struct {
 	Kind Kind
-	I    int64                          // integers (unsigned: the bits of a uint64), bool 0 or 1, time, duration, date
-	F    float64                        // floats; a float32 is exact in it
-	S    string                         // string, bytes
-	D    Int128                         // decimal, unscaled
-	L    []Value                        // list elements, struct fields, map values in the order of Keys
-	Keys []Value                        // map keys, ascending by Compare, distinct
+	I    int64                            // integers (unsigned: the bits of a uint64), bool 0 or 1, time, duration, date
+	F    float64                          // floats; a float32 is exact in it
+	S    string                           // string, bytes
+	D    Int128                           // decimal, unscaled
+	L    []Value                          // list elements, struct fields, map values in the order of Keys
+	Keys []Value                          // map keys, ascending by Compare, distinct
 	Fn   func(args []Value) (Value, Code) // closures only: called with (element, index, accumulator)
 }
 

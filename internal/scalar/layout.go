@@ -1,0 +1,274 @@
+package scalar
+
+import (
+	"archive/zip"
+	"bytes"
+	_ "embed"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ZoneVersion is the release of the time zone database that is built in. The host's is never read, so
+// that a replay on another machine finds the same hours.
+const ZoneVersion = "2025c"
+
+//go:embed zoneinfo/zoneinfo.zip
+var zoneinfo []byte
+
+var zones struct {
+	once   sync.Once
+	files  map[string]*zip.File
+	err    error
+	loaded sync.Map // name -> *time.Location
+}
+
+// Zone finds a time zone by its name in the built-in database. "" and "UTC" are UTC. Errors name the
+// zone.
+func Zone(name string) (*time.Location, error) {
+	if name == "" || name == "UTC" {
+		return time.UTC, nil
+	}
+	if l, ok := zones.loaded.Load(name); ok {
+		return l.(*time.Location), nil
+	}
+	zones.once.Do(func() {
+		r, err := zip.NewReader(bytes.NewReader(zoneinfo), int64(len(zoneinfo)))
+		if err != nil {
+			zones.err = err
+			return
+		}
+		zones.files = make(map[string]*zip.File, len(r.File))
+		for _, f := range r.File {
+			zones.files[f.Name] = f
+		}
+	})
+	f := zones.files[name]
+	if f == nil || strings.HasSuffix(name, "/") {
+		return nil, fmt.Errorf("no time zone `%s`", name)
+	}
+	rc, err := f.Open()
+	if err != nil {
+		return nil, fmt.Errorf("time zone `%s`: %w", name, err)
+	}
+	defer rc.Close()
+	data, err := io.ReadAll(io.LimitReader(rc, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("time zone `%s`: %w", name, err)
+	}
+	l, err := time.LoadLocationFromTZData(name, data)
+	if err != nil {
+		return nil, fmt.Errorf("time zone `%s`: %w", name, err)
+	}
+	actual, _ := zones.loaded.LoadOrStore(name, l) // bounded by the database
+	return actual.(*time.Location), nil
+}
+
+// ZoneOffset is what must be added to UTC at ns to read the clock of loc, in seconds.
+func ZoneOffset(ns int64, loc *time.Location) int64 {
+	if loc == time.UTC {
+		return 0
+	}
+	_, off := time.Unix(FloorDiv(ns, nsPerSecond), 0).In(loc).Zone()
+	return int64(off)
+}
+
+// A Layout is a compiled pattern for times. Letters: yyyy MM dd HH mm ss, S for each fraction digit
+// (one to nine), XXX for the offset (`Z` or `+08:00`). Text in single quotes stands for itself, '' is a
+// quote; T, Z and everything that is not a letter need no quotes.
+type Layout struct{ items []layoutItem }
+
+type layoutItem struct {
+	field   byte // y M d H m s S X, or 0 for literal text
+	digits  int
+	literal string
+}
+
+// ParseLayout compiles a layout. The error says which letters have no meaning.
+func ParseLayout(text string) (*Layout, error) {
+	l := &Layout{}
+	lit := func(s string) {
+		if n := len(l.items); n > 0 && l.items[n-1].field == 0 {
+			l.items[n-1].literal += s
+			return
+		}
+		l.items = append(l.items, layoutItem{literal: s})
+	}
+	for i := 0; i < len(text); {
+		c := text[i]
+		switch {
+		case c == '\'':
+			end := strings.IndexByte(text[i+1:], '\'')
+			if end < 0 {
+				return nil, fmt.Errorf("layout `%s`: a quote is not closed", text)
+			}
+			if end == 0 {
+				lit("'")
+			} else {
+				lit(text[i+1 : i+1+end])
+			}
+			i += end + 2
+		case c == 'T' || c == 'Z' || c|0x20 < 'a' || c|0x20 > 'z':
+			lit(text[i : i+1])
+			i++
+		default:
+			n := 1
+			for i+n < len(text) && text[i+n] == c {
+				n++
+			}
+			word := text[i : i+n]
+			switch {
+			case word == "yyyy" || word == "MM" || word == "dd" || word == "HH" || word == "mm" || word == "ss",
+				c == 'S' && n <= 9, word == "XXX":
+				l.items = append(l.items, layoutItem{field: c, digits: n})
+			default:
+				return nil, fmt.Errorf("layout `%s`: `%s` has no meaning; there are yyyy MM dd HH mm ss SSS XXX", text, word)
+			}
+			i += n
+		}
+	}
+	if len(l.items) == 0 {
+		return nil, fmt.Errorf("the layout is empty")
+	}
+	return l, nil
+}
+
+// Append writes the time ns as the clock that is offset seconds ahead of UTC shows it.
+func (l *Layout) Append(dst []byte, ns, offset int64) []byte {
+	sec := FloorDiv(ns, nsPerSecond)
+	frac := ns - sec*nsPerSecond
+	sec += offset
+	days := FloorDiv(sec, 86400)
+	clock := sec - days*86400
+	var year, month, day int64
+	dated := false
+	for i := range l.items {
+		it := &l.items[i]
+		switch it.field {
+		case 0:
+			dst = append(dst, it.literal...)
+			continue
+		case 'y', 'M', 'd':
+			if !dated {
+				year, month, day = Civil(days)
+				dated = true
+			}
+		}
+		switch it.field {
+		case 'y':
+			dst = appendInt(dst, year, 4)
+		case 'M':
+			dst = append(dst, byte('0'+month/10), byte('0'+month%10))
+		case 'd':
+			dst = append(dst, byte('0'+day/10), byte('0'+day%10))
+		case 'H':
+			h := clock / 3600
+			dst = append(dst, byte('0'+h/10), byte('0'+h%10))
+		case 'm':
+			m := clock / 60 % 60
+			dst = append(dst, byte('0'+m/10), byte('0'+m%10))
+		case 's':
+			s := clock % 60
+			dst = append(dst, byte('0'+s/10), byte('0'+s%10))
+		case 'S':
+			dst = appendInt(dst, frac/int64pow10[9-it.digits], it.digits)
+		case 'X':
+			dst = appendOffset(dst, offset)
+		}
+	}
+	return dst
+}
+
+func appendOffset(dst []byte, offset int64) []byte {
+	if offset == 0 {
+		return append(dst, 'Z')
+	}
+	sign := byte('+')
+	if offset < 0 {
+		sign, offset = '-', -offset
+	}
+	dst = append(dst, sign)
+	dst = appendInt(dst, offset/3600, 2)
+	dst = append(dst, ':')
+	return appendInt(dst, offset/60%60, 2)
+}
+
+var int64pow10 = [...]int64{1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9}
+
+// Parse reads text that follows the layout exactly. Parts that the layout lacks are those of
+// 1970-01-01 00:00:00. Without an offset in the text the clock is that of loc; an hour that a change of
+// the clock skips or repeats is read with the offset before the change.
+//
+// Errors: CodeBadCast, CodeTimeRange.
+func (l *Layout) Parse(s string, loc *time.Location) (int64, Code) {
+	var frac, h, mi, sec, off int64
+	year, month, day := int64(1970), int64(1), int64(1)
+	zoned := false
+	for i := range l.items {
+		it := &l.items[i]
+		ok := true
+		switch it.field {
+		case 0:
+			s, ok = strings.CutPrefix(s, it.literal)
+		case 'y':
+			year, s, ok = cutNumber(s, 4)
+		case 'M':
+			month, s, ok = cutNumber(s, 2)
+		case 'd':
+			day, s, ok = cutNumber(s, 2)
+		case 'H':
+			h, s, ok = cutNumber(s, 2)
+		case 'm':
+			mi, s, ok = cutNumber(s, 2)
+		case 's':
+			sec, s, ok = cutNumber(s, 2)
+		case 'S':
+			frac, s, ok = cutNumber(s, it.digits)
+			frac *= int64pow10[9-it.digits]
+		case 'X':
+			zoned = true
+			if ok = s != ""; ok {
+				off, s, ok = cutOffset(s)
+			}
+		}
+		if !ok {
+			return 0, CodeBadCast
+		}
+	}
+	if s != "" || month < 1 || month > 12 || day < 1 || day > daysInMonth(year, month) || h > 23 || mi > 59 || sec > 59 {
+		return 0, CodeBadCast
+	}
+	wall := DaysOf(year, month, day)*86400 + h*3600 + mi*60 + sec
+	if !zoned {
+		off = wallOffset(wall, loc)
+	}
+	ns, ok := nanos(wall-off, frac)
+	if !ok {
+		return 0, CodeTimeRange
+	}
+	return ns, CodeNone
+}
+
+// wallOffset is the offset of loc in force when its clock shows wall (seconds since 1970 on that
+// clock); at a gap or a repetition the one before the change.
+func wallOffset(wall int64, loc *time.Location) int64 {
+	if loc == time.UTC {
+		return 0
+	}
+	at := func(sec int64) int64 {
+		_, off := time.Unix(sec, 0).In(loc).Zone()
+		return int64(off)
+	}
+	// Offsets stay within a day, so the one in force a day earlier is the one before any change near.
+	before := at(wall - 86400)
+	if at(wall-before) == before {
+		return before
+	}
+	after := at(wall + 86400)
+	if at(wall-after) == after {
+		return after
+	}
+	return before
+}
