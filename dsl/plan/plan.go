@@ -64,6 +64,7 @@ type Topic struct {
 	Late       Side // the side streams of what reads this topic
 	Invalid    Side
 	Errors     Side
+	Derived    bool // written by a pipeline: event times and watermark come from its records and time marks
 	Declared   bool // by a schema in this module (false: made by a pipeline, or found in the catalogue)
 }
 
