@@ -45,7 +45,8 @@ type Batch struct {
 	// by the decoder from the record key, replaced by a key stage or an aggregate.
 	Key [][]byte
 
-	release func()
+	refs int32   // owners beyond the first
+	src  *source // what Origin and Key point into
 }
 
 // Origin is the source record of a row. The slices belong to the batch.
