@@ -32,10 +32,11 @@ type Expr struct {
 
 // A Duration is a duration literal, or the name of a const that holds one.
 type Duration struct {
-	Nanos int64
-	Const string // name of a const, instead of Nanos
-	Text  string
-	Pos   Pos
+	Nanos    int64
+	Const    string // name of a const, instead of Nanos
+	Negative bool   // the const is meant with a minus sign (`within -x to 10m`)
+	Text     string
+	Pos      Pos
 }
 
 // An Int is an integer literal, or the name of a const.
@@ -50,7 +51,21 @@ type Module struct {
 	File       string
 	Text       string
 	Statements []Statement
+
+	src *source
 }
+
+// LineCol gives the 1-based line and column (in runes) of a place.
+func (m *Module) LineCol(p Pos) (line, col int) { return m.src.lineCol(int(p)) }
+
+// LineText gives a 1-based line without its end, "" outside the text.
+func (m *Module) LineText(line int) string { return m.src.lineText(line) }
+
+// RuneOffset counts the runes before a place.
+func (m *Module) RuneOffset(p Pos) int { return m.src.runeOffset(int(p)) }
+
+// ByteOffset is the place after that many runes; it turns the location of an Expr's node into a Pos.
+func (m *Module) ByteOffset(runes int) Pos { return Pos(m.src.byteOffset(runes)) }
 
 // A Statement is one of TopicDecl, StreamDecl, ViewDecl, PipelineStmt, ConstDecl, ParamDecl, FuncDecl,
 // TypeDecl, TestDecl.
@@ -337,10 +352,12 @@ type PatternElem struct {
 	All   []Name
 	Quant *Quant
 	For   *Duration
+	End   Pos
 }
 
 // A Quant is a quantifier.
 type Quant struct {
+	Pos      Pos
 	Min, Max int64 // Max -1: no bound
 	Lazy     bool
 	Link     string // "" "!" "~"
@@ -355,5 +372,6 @@ type TestStep struct {
 	None   bool
 	Topic  Name
 	At     string // advance
+	End    Pos
 	Fields []Assign
 }
