@@ -3,11 +3,18 @@
 // It extends Pebble's vfs, so that one simulated disk serves the log, the write-ahead log and Pebble
 // together. Three things that vfs lacks are added: truncation of an open file, paced writeback of a
 // range, and direct synced writes.
+//
+// Disk is the real file system. NewMem makes one in memory that can lose what was not synced (CrashClone).
+// Inject puts a function before every operation of another FS, which may fail it or delay it. Aligned gives
+// page-aligned memory outside the Go heap for the buffers of direct and large writes.
 package fsx
 
 import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
+
+// PageSize is the unit of direct writes, and of what a crash keeps or loses.
+const PageSize = 4096
 
 // Category labels our writes in Pebble's disk statistics.
 const Category = vfs.WriteCategoryUnspecified
@@ -33,6 +40,11 @@ type FS interface {
 
 	// OpenFile opens an existing file for reading and writing and changes none of its bytes.
 	OpenFile(name string) (File, error)
+
+	// OpenDirect opens an existing file for writes that are durable when WriteAt returns and that leave
+	// no copy in the page cache. Memory, position and length must be multiples of PageSize. File systems
+	// that cannot do it return an error that is errors.ErrUnsupported.
+	OpenDirect(name string) (File, error)
 
 	// SyncDir makes the entries of a directory durable.
 	SyncDir(name string) error
