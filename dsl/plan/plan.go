@@ -228,9 +228,17 @@ const (
 	ExprCoalesce                   // Args[0] ?? Args[1], lazy
 	ExprField                      // Args[0].Field, on a struct; null struct gives null
 	ExprLambda                     // the closure argument of a list function: body in Args[0]
-	ExprElem                       // `#` of the enclosing lambda, Depth levels up
+	ExprElem                       // `#` of the enclosing lambda, Depth levels up; Field says which of its arguments
 	ExprLet                        // Args[0] bound, Args[1] body
 	ExprVar                        // variable of the enclosing let, Depth levels up
+)
+
+// Field of an ExprElem: `#`, `#index` and, in reduce, `#acc`. They are the arguments of a closure in
+// their order.
+const (
+	ElemValue = iota
+	ElemIndex
+	ElemAcc
 )
 
 // An Expr is a node of a typed expression. Implicit widening is explicit: the checker inserts calls to
