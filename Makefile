@@ -1,0 +1,64 @@
+# Headrace: build, try, test. `make help` lists the targets.
+
+GO      ?= go
+BIN     := bin/headrace
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# Tests run with the race detector, which needs a C compiler.
+TESTFLAGS ?= -race -p 2 -timeout 15m
+# Linters are pinned in a module of their own.
+TOOL := $(GO) tool -modfile=tools/go.mod
+
+.PHONY: build demo test test-long test-clients lint bench bench-short fmt golden docs help
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/headrace, one static binary
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/headrace
+
+demo: build ## run the main job on real flight records (STAY=1 keeps the node running)
+	$(BIN) demo $(if $(STAY),--stay)
+
+test: ## run the tests with the race detector, under 8 minutes on 2 cores
+	@command -v gcc >/dev/null || { echo "installing gcc, which the race detector needs"; apt-get update -qq && apt-get install -y -qq gcc libc6-dev; }
+	$(GO) test $(TESTFLAGS) ./...
+
+test-long: ## run the long suites: more crash states, more kills, longer fuzzing
+	HEADRACE_LONG=1 $(GO) test $(TESTFLAGS) -timeout 60m ./...
+	for f in record:FuzzDecode syntax:FuzzParse; do :; done
+	./internal/fuzz.sh 60s
+
+test-clients: build ## run kcat and kafkajs against the binary (installs them)
+	./internal/clients.sh
+
+lint: ## gofumpt, go vet, staticcheck
+	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); [ -z "$$out" ] || { echo "gofumpt differs (make fmt):"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+
+bench: build ## measure: the figures of the README, then the package benchmarks
+	$(BIN) bench ingest
+	$(BIN) bench latency
+	$(BIN) bench pipeline
+	$(BIN) bench partitions
+	$(BIN) bench recovery
+	$(GO) test -run '^$$' -bench . -benchtime 2s ./...
+
+bench-short: build ## run every benchmark for a moment, to prove that it works
+	$(BIN) bench ingest --seconds 2
+	$(BIN) bench latency --seconds 2
+	$(BIN) bench pipeline --rows 200000
+	$(BIN) bench partitions --topics 500 --partitions 100
+	$(BIN) bench recovery --seconds 2
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
+
+fmt: ## format Go and .hr files
+	$(TOOL) gofumpt -w $$(git ls-files '*.go')
+	$(GO) run ./cmd/headrace fmt -w $$(git ls-files 'examples/*.hr')
+
+golden: ## rewrite the golden files; read the diff
+	$(GO) test ./... -run 'Golden' -update
+
+docs: build ## regenerate docs/errors.md and docs/cli from the code
+	$(BIN) docs --dir docs
