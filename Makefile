@@ -26,7 +26,6 @@ test: ## run the tests with the race detector, under 8 minutes on 2 cores
 
 test-long: ## run the long suites: more crash states, more kills, longer fuzzing
 	HEADRACE_LONG=1 $(GO) test $(TESTFLAGS) -timeout 60m ./...
-	for f in record:FuzzDecode syntax:FuzzParse; do :; done
 	./internal/fuzz.sh 60s
 
 test-clients: build ## run kcat and kafkajs against the binary (installs them)
