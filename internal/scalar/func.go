@@ -16,7 +16,8 @@ type Arg struct {
 type Func struct {
 	Name string
 	// Args are the argument types that Eval expects: those given, widened. A caller inserts casts
-	// where they differ in more than nullability. A closure's entry is the type of its body.
+	// (CastName) where they differ in more than nullability; resolving again with these types gives
+	// the same function. A closure's entry is the type of its body.
 	Args   []Type
 	Result Type
 	// Eval computes one row. Unless NullSafe is set it is never called with a null argument: a null
@@ -92,7 +93,3 @@ func Names() []string {
 	sort.Strings(names)
 	return names
 }
-
-var functions = map[string]resolver{}
-
-var hidden = map[string]bool{}

@@ -76,7 +76,7 @@ func ZoneOffset(ns int64, loc *time.Location) int64 {
 }
 
 // A Layout is a compiled pattern for times. Letters: yyyy MM dd HH mm ss, S for each fraction digit
-// (one to nine), XXX for the offset (`Z` or `+08:00`). Text in single quotes stands for itself, '' is a
+// (one to nine), XXX for the offset (`Z` or `+08:00`). Text in single quotes stands for itself, ” is a
 // quote; T, Z and everything that is not a letter need no quotes.
 type Layout struct{ items []layoutItem }
 
@@ -138,8 +138,11 @@ func ParseLayout(text string) (*Layout, error) {
 // Append writes the time ns as the clock that is offset seconds ahead of UTC shows it.
 func (l *Layout) Append(dst []byte, ns, offset int64) []byte {
 	sec := FloorDiv(ns, nsPerSecond)
-	frac := ns - sec*nsPerSecond
-	sec += offset
+	return l.appendAt(dst, sec+offset, ns-sec*nsPerSecond, offset)
+}
+
+// appendAt writes the clock sec, in seconds since 1970.
+func (l *Layout) appendAt(dst []byte, sec, frac, offset int64) []byte {
 	days := FloorDiv(sec, 86400)
 	clock := sec - days*86400
 	var year, month, day int64
