@@ -20,6 +20,8 @@ func (p *parser) options(ownLine bool) []Option {
 	}
 	if ownLine {
 		p.mark(markWith)
+	} else {
+		p.mark(markWithSchema)
 	}
 	p.next()
 	var out []Option

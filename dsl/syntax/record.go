@@ -6,11 +6,12 @@ type mark uint8
 const (
 	markNone mark = iota
 	markStatement
-	markStage  // |>
-	markClause // a clause that gets its own line in a broken stage
-	markItem   // an element of a comma list
-	markWith
-	markBrace // { of a schema or a row
+	markStage      // |>
+	markClause     // a clause that gets its own line in a broken stage
+	markItem       // an element of a comma list
+	markWith       // with, after a pipeline: on its own line
+	markWithSchema // with, after a schema: there if it fits
+	markBrace      // { of a schema or a row
 	markField
 	markBraceEnd
 	markSteps // { of a test
