@@ -18,6 +18,7 @@ var operatorFuncs = map[string]resolver{
 	"endsWith":   sig("ss", TypeBool, predicate(strings.HasSuffix)),
 	"matches":    resolveMatches,
 	"index":      resolveIndex, "slice": resolveSlice, "member": resolveMember, "unwrap": resolveUnwrap,
+	"list_of": resolveListOf,
 	"range": sig("ii", ListType(TypeInt64), evalRange),
 }
 

@@ -570,7 +570,7 @@ func resolveSlice(name string, args []Arg) (*Func, error) {
 	return f, nil
 }
 
-// resolveRange makes a..b, both ends included.
+// evalRange makes a..b, both ends included.
 func evalRange(v []Value) (Value, Code) {
 	a, b := v[0].I, v[1].I
 	if b < a {
@@ -744,7 +744,6 @@ func resolveConcat(name string, args []Arg) (*Func, error) {
 		k := t.Kind
 		f.Eval = func(v []Value) (Value, Code) {
 			r, c := concatStrings(v)
-			r.Kind = max(min(r.Kind, k), KindNull)
 			if c == CodeNone {
 				r.Kind = k
 			}
@@ -804,4 +803,21 @@ func mapFunc(result func(Type) Type, eval evalFn) resolver {
 		}
 		return &Func{Args: []Type{args[0].Type}, Result: result(args[0].Type), Eval: eval}, nil
 	}
+}
+
+// resolveListOf makes a list of values known only with the row: [a, b].
+func resolveListOf(name string, args []Arg) (*Func, error) {
+	if err := arity(name, args, 1, MaxElements); err != nil {
+		return nil, err
+	}
+	t, err := commonOf(name, args)
+	if err != nil {
+		return nil, err
+	}
+	f := &Func{Result: ListType(t), NullSafe: true}
+	for _, a := range args {
+		f.Args = append(f.Args, t.NonNull().OrNull(a.Type.Nullable))
+	}
+	f.Eval = func(v []Value) (Value, Code) { return List(slices.Clone(v)...), CodeNone }
+	return f, nil
 }
