@@ -270,6 +270,8 @@ func translate(err error, text string, ctx Context) *Error {
 	case strings.HasPrefix(msg, "expected at least"):
 		e.Message, e.Reason = "an argument is missing", "list functions take a list and a predicate"
 		if name := callBefore(text, fe.From); ctx == Scalar && isAggregate(name) {
+			e.From = max(0, utf8.RuneCountInString(text[:strings.LastIndex(string([]rune(text)[:fe.From]), name)]))
+			e.To = e.From + utf8.RuneCountInString(name)
 			e.Code, e.Message = CodeAggregate, fmt.Sprintf("`%s` of rows is an aggregate, and this place has one row", name)
 			e.Reason, e.Fix = "aggregates stand in `agg`, `over .. set`, `define` and the `select` of `match`", "add `|> agg n = "+name+"()`"
 		}

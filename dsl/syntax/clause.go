@@ -137,6 +137,8 @@ func (p *parser) lateClause(c *Clause) {
 
 var windowWords = []string{"tumble", "hop", "cumulate", "count", "session", "calendar"}
 
+var windowElsewhere = map[string]string{"tumbling": "tumble", "hopping": "hop", "sliding": "hop", "cumulative": "cumulate", "rows": "count"}
+
 func (p *parser) window() *Window {
 	w := &Window{Pos: Pos(p.tok.pos), Word: p.tok.text}
 	known := false
@@ -148,7 +150,11 @@ func (p *parser) window() *Window {
 			p.failEdit("E0022", "a window needs its kind", "windows are tumble, hop, cumulate, count, session and calendar", fmt.Sprintf("`tumble(%s)`", p.tok.text),
 				p.replaceTok("tumble("+p.tok.text+")", true))
 		}
-		if n := nearest(p.tok.text, windowWords); n != "" && p.tok.kind == kindName {
+		n := windowElsewhere[p.tok.text]
+		if n == "" {
+			n = nearest(p.tok.text, windowWords)
+		}
+		if n != "" && p.tok.kind == kindName {
 			p.failEdit("E0022", fmt.Sprintf("there is no window `%s`", p.tok.text), "windows are tumble, hop, cumulate, count, session and calendar", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
 		}
 		p.failTok("E0022", fmt.Sprintf("`window` is followed by a kind of window, not %s", p.tok.describe()), "windows are tumble, hop, cumulate, count, session and calendar", "`window tumble(1m)`")

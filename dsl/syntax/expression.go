@@ -31,6 +31,9 @@ type exprScanner struct {
 	last     token
 	operand  bool // a complete operand is behind us
 	member   bool // a field name must follow
+	at       int  // where the last operand at depth 0 starts
+	coalesce int  // where the operand before the first ?? at depth 0 starts, -1 if there is none
+	notIn    bool // `not` stood after an operand: in, matches, .. follows
 	stack    []bracket
 	top      bracket // depth 0
 	broken   bool    // an error was reported; do not hand the text to expr
@@ -48,13 +51,13 @@ type substitution struct {
 // expr reads one expression; what says in messages what it is for. Its node is nil if it has an error that
 // does not hide where it ends, which was reported then.
 func (p *parser) expr(ctx expr.Context, what string) *Expr {
-	s := &exprScanner{p: p, what: what, start: p.tok.pos, pos: p.tok.pos}
+	s := &exprScanner{p: p, what: what, start: p.tok.pos, pos: p.tok.pos, at: p.tok.pos, coalesce: -1}
 	s.run()
 	e := &Expr{Pos: Pos(s.start), End: Pos(s.pos), Text: p.text[s.start:s.pos], Durations: s.names}
 	p.tok = token{pos: s.pos, end: s.pos}
 	p.end = s.pos
 	p.tok = scan(p.text, s.pos, false)
-	p.lastExpr.start, p.lastExpr.end = s.start, s.pos
+	p.lastExpr.operand, p.lastExpr.end = s.at, s.pos
 	if s.broken {
 		return e
 	}
@@ -81,8 +84,12 @@ func (p *parser) expr(ctx expr.Context, what string) *Expr {
 
 // edit is the change that removes an error of expr's parser, where it is plain.
 func (s *exprScanner) edit(err *expr.Error, from, to int) *plan.Edit {
-	if err.Code == "E0030" && s.p.text[from:to] == "=" {
+	switch {
+	case err.Code == "E0030" && s.p.text[from:to] == "=":
 		return &plan.Edit{Start: from, End: to, Text: "=="}
+	case err.Code == expr.CodeCoalesce && s.coalesce >= 0 && s.coalesce < from:
+		whole := strings.TrimRight(s.p.text[s.coalesce:from], " \t\r\n")
+		return &plan.Edit{Start: s.coalesce, End: s.coalesce + len(whole), Text: "(" + whole + ")"}
 	}
 	return nil
 }
@@ -175,6 +182,9 @@ func (s *exprScanner) checkOperand(t token) {
 		}
 		s.fail(expr.CodeOperand, t, fmt.Sprintf("a field name must follow `%s`, not %s", s.last.text, t.describe()), "", "")
 	}
+	if s.notIn {
+		return // goesOn has looked
+	}
 	switch t.kind {
 	case kindName:
 		switch t.text {
@@ -226,8 +236,9 @@ func (s *exprScanner) unclosed(t token) {
 	if t.is("|>") {
 		s.p.tok, s.p.end = scan(s.p.text, t.pos, false), s.pos
 	}
-	s.p.fail(expr.CodeBracket, open.pos, open.end, fmt.Sprintf("this `%s` is not closed", open.text),
-		"found "+t.describe()+" first", fmt.Sprintf("`%s`", closing(open.text)))
+	s.p.report(expr.CodeBracket, open.pos, open.end, fmt.Sprintf("this `%s` is not closed", open.text),
+		"found "+t.describe()+" first", fmt.Sprintf("`%s`", closing(open.text)), &plan.Edit{Start: s.pos, End: s.pos, Text: closing(open.text)})
+	panic(bail{})
 }
 
 func closing(open string) string {
@@ -245,6 +256,15 @@ func (s *exprScanner) take(t token) {
 	class := spaced
 	wasMember := s.member
 	s.member = false
+	s.notIn = s.operand && t.word("not")
+	if len(s.stack) == 0 {
+		switch {
+		case t.is("??") && s.coalesce < 0:
+			s.coalesce = s.at
+		case !s.operand && !wasMember && !s.last.is("::") && (t.kind != kindOp || t.is("(") || t.is("[") || t.is("{") || t.is("::")):
+			s.at = t.pos
+		}
+	}
 	switch t.kind {
 	case kindName:
 		class = s.takeName(t, wasMember)
@@ -374,9 +394,15 @@ func (s *exprScanner) takeDuration(t token) {
 // the smallest int64.
 func (s *exprScanner) takeNumber(t token) {
 	var node ast.Node
-	switch {
-	case t.text == "9223372036854775808":
+	digits := strings.ReplaceAll(t.text, "_", "")
+	switch _, fits := parseInt(digits); {
+	case digits == "9223372036854775808":
 		node = expr.MinIntMagnitude()
+	case isWhole(digits) && !fits:
+		s.p.report(expr.CodeNumber, t.pos, t.end, "this number is too large", "integers are int64, at most 9223372036854775807",
+			"a string in `dec(\"..\")` or `u64(\"..\")` holds larger ones", nil)
+		s.broken = true
+		return
 	case strings.HasPrefix(t.text, ".") && s.last.is("?") && s.last.end == t.pos:
 		v, err := expr.ParseFloat(t.text)
 		if err != nil {
@@ -440,26 +466,18 @@ func (p *parser) operandNext() bool {
 
 // secondOperand reports `a b` where an operator, a comma or a |> is missing.
 func (p *parser) secondOperand() {
-	start := p.lastOperand()
+	start := p.lastExpr.operand
 	word := p.text[start:p.end]
+	if utf8.RuneCountInString(word) > 40 || strings.Contains(word, "\n") {
+		last := p.text[p.end-1 : p.end]
+		word, start = ".."+last, p.end-1
+	}
 	if p.tok.kind == kindName && stageWords[p.tok.text] {
 		p.failEdit(expr.CodeOperands, fmt.Sprintf("`|>` is missing before `%s`", p.tok.text), "each stage begins with `|>`", fmt.Sprintf("`|> %s`", p.tok.text),
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
 	}
 	p.fail(expr.CodeOperands, start, p.tok.end, fmt.Sprintf("two operands in a row: `%s` then %s", word, p.tok.describe()),
 		"an operator is missing, or a `|>` before a new stage", "")
-}
-
-// lastOperand is where the last token of the expression before the current token starts.
-func (p *parser) lastOperand() int {
-	at := p.lastExpr.start
-	for pos := at; ; {
-		t := scan(p.text, pos, true)
-		if t.kind == kindEOF || t.pos >= p.lastExpr.end {
-			return at
-		}
-		at, pos = t.pos, t.end
-	}
 }
 
 // takeString takes the value of the current string token.

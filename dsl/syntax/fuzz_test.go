@@ -28,7 +28,7 @@ func seeds(f *testing.F) {
 var oddities = []string{
 	"", "// only a comment", "/* a */ topic x = from y /* b */ // c",
 	"topic x = from y |> where c ?.5 : 1",
-	"topic x = from y |> where c?.d ?? 1 > 2",
+	"topic x = from y |> where (c?.d ?? 1) > 2",
 	"const a = -9223372036854775808",
 	"const a = - -1 const b = !!true",
 	"const a = xs[1:2][:3][4:][-1]",

@@ -57,3 +57,42 @@ func TestEveryFormOfTheLanguageParses(t *testing.T) {
 		})
 	}
 }
+
+// TestSyntaxErrors runs the cases of testdata/errors: a comment, a module, and in the golden file what is
+// wrong with it. An edit that an error offers must remove it.
+func TestSyntaxErrors(t *testing.T) {
+	files, _ := filepath.Glob("testdata/errors/*.txt")
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			for _, c := range strings.Split(strings.TrimSpace(string(text)), "\n\n") {
+				title, module, _ := strings.Cut(c, "\n")
+				_, diags := syntax.Parse("x.hr", module)
+				if len(diags) == 0 {
+					t.Errorf("%s: no error", title)
+				}
+				fmt.Fprintf(&b, "%s\n%s", c, "\n----\n"+render(diags)+"\n")
+				for _, d := range diags {
+					checkEdit(t, title, module, d)
+				}
+			}
+			golden.Check(t, strings.TrimSuffix(file, ".txt")+".golden", b.String())
+		})
+	}
+}
+
+func checkEdit(t *testing.T, title, module string, d plan.Diagnostic) {
+	if d.Edit == nil {
+		return
+	}
+	fixed := module[:d.Edit.Start] + d.Edit.Text + module[d.Edit.End:]
+	_, before := syntax.Parse("x.hr", module)
+	_, after := syntax.Parse("x.hr", fixed)
+	if len(after) >= len(before) {
+		t.Errorf("%s: the edit does not remove the error:\n%s\n%s", title, fixed, render(after))
+	}
+}

@@ -22,21 +22,45 @@ const (
 func Parse(file, text string) (*Module, []plan.Diagnostic) {
 	p := newParser(file, text)
 	p.module()
-	return p.mod, p.result()
+	diags := p.result()
+	verifyEdits(text, diags)
+	return p.mod, diags
+}
+
+// verifyEdits keeps the edits that leave fewer syntax errors than there are. It parses at most a few
+// megabytes for that; edits beyond are dropped.
+func verifyEdits(text string, diags []plan.Diagnostic) {
+	budget := 4 * MaxText
+	for i := range diags {
+		e := diags[i].Edit
+		if e == nil {
+			continue
+		}
+		diags[i].Edit = nil
+		if budget -= len(text); budget < 0 || len(text) > 64<<10 {
+			continue
+		}
+		p := newParser("", text[:e.Start]+e.Text+text[e.End:])
+		p.module()
+		if len(p.result()) < len(diags) {
+			diags[i].Edit = e
+		}
+	}
 }
 
 // A parser holds one token of lookahead, scanned outside expressions. Its methods stop at the first error
 // with fail, which unwinds to the nearest place that knows where to go on (recoverTo).
 type parser struct {
-	mod   *Module
-	text  string
-	tok   token // current
-	end   int   // end of the token before tok
-	depth int
-	diags []plan.Diagnostic
-	rec   *recorder // for Format; nil otherwise
+	mod     *Module
+	text    string
+	tok     token // current
+	end     int   // end of the token before tok
+	depth   int
+	diags   []plan.Diagnostic
+	rec     *recorder // for Format; nil otherwise
+	openRow bool      // inside the { } of a row of a test
 	// lastExpr is the last expression that ended exactly at end: what follows may be a second operand.
-	lastExpr struct{ start, end int }
+	lastExpr struct{ operand, end int } // operand: where its last operand starts
 }
 
 // bail unwinds a parser to the nearest recovery point. Nothing else is caught there.

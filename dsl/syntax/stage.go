@@ -18,6 +18,8 @@ var stageList = []string{
 	"join", "lookup", "match",
 }
 
+var takesClauses = map[string]bool{"agg": true, "over": true, "top": true, "dedup": true, "join": true, "lookup": true, "match": true}
+
 // elsewhere are the words other languages use, with the stage that does the same here.
 var elsewhere = map[string]string{
 	"filter": "where", "having": "where", "extend": "set", "project": "select", "map": "select", "summarize": "agg", "aggregate": "agg",
@@ -86,13 +88,13 @@ func (p *parser) endStage(s *Stage) {
 	if p.tok.kind == kindName && clauseWords[p.tok.text] {
 		p.failTok("E0014", fmt.Sprintf("clause `%s` cannot stand here in `%s`", p.tok.text, s.Word), "", "")
 	}
-	if p.lastExpr.end == p.end && p.operandNext() {
-		p.secondOperand()
-	}
-	if p.tok.kind == kindName {
+	if p.tok.kind == kindName && takesClauses[s.Word] {
 		if n := nearest(p.tok.text, clauseList); n != "" {
 			p.failEdit("E0014", fmt.Sprintf("`%s` does not belong to `%s`", p.tok.text, s.Word), "", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
 		}
+	}
+	if p.lastExpr.end == p.end && p.operandNext() {
+		p.secondOperand()
 	}
 	if p.tok.kind == kindOp && (p.tok.text == ")" || p.tok.text == "]" || p.tok.text == "}") {
 		p.failEdit(expr.CodeBracket, fmt.Sprintf("this `%s` closes nothing", p.tok.text), "", "remove it", p.replaceTok("", true))
@@ -295,7 +297,7 @@ func (p *parser) explode(s *Stage) {
 
 func (p *parser) keyStage(s *Stage) {
 	if !p.tok.is("(") {
-		p.unexpected("E0012", "`key` needs its expressions in parentheses", "`key (a, b)`", "")
+		p.failEdit("E0012", "`key` needs its expressions in parentheses", "found "+p.tok.describe(), "`key (a, b)`", p.replaceTok("("+p.tok.text+")", p.tok.kind == kindName))
 	}
 	p.next()
 	for {
@@ -350,6 +352,9 @@ func (p *parser) route(s *Stage) {
 }
 
 func (p *parser) top(s *Stage) {
+	if p.tok.word("by") && !p.peek(1).word("by") && !p.peek(1).word("ties") {
+		p.failEdit("E0020", "`top` needs how many rows to keep", "", "`top 10 by ..`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "10 "})
+	}
 	n := p.integer("`top`")
 	s.N = &n
 	s.Ties = p.accept("ties")

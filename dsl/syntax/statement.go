@@ -141,6 +141,9 @@ func (p *parser) unknownStatement() {
 	if p.lastExpr.end == p.end && p.end > 0 {
 		p.secondOperand()
 	}
+	if stageWords[w] && len(p.mod.Statements) == 0 {
+		p.failTok("E0010", fmt.Sprintf("a statement cannot begin with the stage `%s`", w), "a pipeline begins with its source", fmt.Sprintf("`from x |> %s ..`", w))
+	}
 	if stageWords[w] {
 		p.failEdit("E0010", fmt.Sprintf("`|>` is missing before `%s`", w), "each stage begins with `|>`", fmt.Sprintf("`|> %s`", w),
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
@@ -396,7 +399,11 @@ func (p *parser) test(pos Pos) {
 }
 
 func (p *parser) toStep() {
-	for depth := 0; p.tok.kind != kindEOF; p.skip() {
+	depth := 0
+	if p.openRow {
+		depth, p.openRow = 1, false
+	}
+	for ; p.tok.kind != kindEOF; p.skip() {
 		switch {
 		case p.tok.is("{"):
 			depth++
@@ -446,6 +453,7 @@ func (p *parser) row() []Assign {
 	}
 	p.mark(markBrace)
 	p.next()
+	p.openRow = true
 	for !p.tok.is("}") {
 		p.mark(markField)
 		a := Assign{Name: p.name("a column of a row")}
@@ -459,5 +467,6 @@ func (p *parser) row() []Assign {
 	}
 	p.mark(markBraceEnd)
 	p.expect("}", "after the columns of a row")
+	p.openRow = false
 	return out
 }
