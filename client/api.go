@@ -1,0 +1,424 @@
+// Package client is the Go client of a Headrace server: modules, pipelines and topics over the HTTP API,
+// and record streams over the Kafka protocol.
+//
+// It links no server code. Everything here may be used by several goroutines at once.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An API talks to the HTTP front of a server.
+type API struct {
+	base string
+	http *http.Client
+}
+
+// NewAPI makes a client of the front at address: "host:port" or "http://host:port". It connects when
+// it is first used.
+func NewAPI(address string) *API {
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	return &API{base: strings.TrimRight(address, "/"), http: &http.Client{Timeout: 5 * time.Minute}}
+}
+
+// Address is the URL of the front.
+func (a *API) Address() string { return a.base }
+
+// An Error is a refusal of the server.
+type Error struct {
+	Status  int          `json:"-"` // HTTP status
+	Code    string       `json:"code"`
+	Message string       `json:"message"`
+	Why     string       `json:"why"`
+	Fix     string       `json:"fix"`
+	Errors  []Diagnostic `json:"errors"` // of a module that does not compile
+	// Plan is the difference that was refused, if the refusal was of one.
+	Plan []PlanChange `json:"plan"`
+}
+
+func (e *Error) Error() string {
+	if e.Code == "" && len(e.Errors) > 0 {
+		return e.Errors[0].Code + " " + e.Errors[0].Message
+	}
+	return e.Code + " " + e.Message
+}
+
+// A ConnectError says that the server was not reached.
+type ConnectError struct {
+	Address string
+	Err     error
+}
+
+func (e *ConnectError) Error() string { return fmt.Sprintf("reach the server at %s: %v", e.Address, e.Err) }
+func (e *ConnectError) Unwrap() error { return e.Err }
+
+// A Diagnostic is one finding of the compiler.
+type Diagnostic struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	File    string `json:"file"`
+	Line    int    `json:"line"`   // 1-based
+	Column  int    `json:"column"` // 1-based, in runes
+	Length  int    `json:"length"`
+	Reason  string `json:"reason,omitempty"`
+	Fix     string `json:"fix,omitempty"`
+	Source  string `json:"source,omitempty"`
+}
+
+// A PlanChange says what applying a module does to one pipeline: same, extend, rebuild or break.
+type PlanChange struct {
+	Pipeline string `json:"pipeline"`
+	Change   string `json:"change"`
+	Why      string `json:"why"`
+}
+
+// An ApplyResult is the answer to Apply.
+type ApplyResult struct {
+	Name     string       `json:"name"`
+	Version  int64        `json:"version"`
+	Plan     []PlanChange `json:"plan"`
+	Warnings []Diagnostic `json:"warnings"`
+}
+
+// A Module is an applied .hr file.
+type Module struct {
+	Name      string     `json:"name"`
+	Version   int64      `json:"version"`
+	State     string     `json:"state"`
+	Reason    string     `json:"reason,omitempty"`
+	AppliedAt time.Time  `json:"applied_at"`
+	Text      string     `json:"text,omitempty"`
+	Pipelines []Pipeline `json:"pipelines"`
+	Views     []View     `json:"views"`
+}
+
+// A View is a pipeline that is evaluated while delivering.
+type View struct {
+	Name       string `json:"name"`
+	Source     string `json:"source"`
+	Partitions int    `json:"partitions"`
+	Failed     int64  `json:"failed"`
+	LastError  string `json:"last_error,omitempty"`
+}
+
+// A Pipeline is one derived topic being made.
+type Pipeline struct {
+	Name       string              `json:"name"` // module/topic
+	Module     string              `json:"module"`
+	Topic      string              `json:"topic"`
+	Source     string              `json:"source"`
+	State      string              `json:"state"`
+	Reason     string              `json:"reason,omitempty"`
+	Version    string              `json:"version"`
+	Since      time.Time           `json:"since"`
+	Watermark  string              `json:"watermark"` // RFC 3339, -inf or +inf
+	HeldBy     int32               `json:"held_by"`   // source partition, -1: none
+	Lag        int64               `json:"lag"`       // source records not yet part of a step
+	Partitions []PipelinePartition `json:"partitions"`
+	Counters   Counters            `json:"counters"`
+	StateBytes int64               `json:"state_bytes"`
+	StateRows  int64               `json:"state_rows"`
+	Step       uint64              `json:"step"`
+}
+
+// A PipelinePartition is how far a pipeline has read one source partition.
+type PipelinePartition struct {
+	Partition int32  `json:"partition"`
+	Next      int64  `json:"next"`
+	End       int64  `json:"end"`
+	Watermark string `json:"watermark"`
+}
+
+// Counters account for every row that a pipeline has taken.
+type Counters struct {
+	In      int64           `json:"in"`
+	Invalid int64           `json:"invalid"`
+	Late    int64           `json:"late"`
+	Failed  int64           `json:"failed"`
+	Out     int64           `json:"out"`
+	Stages  []StageCounters `json:"stages"`
+}
+
+// StageCounters account for one stage.
+type StageCounters struct {
+	Stage    string `json:"stage"`
+	In       int64  `json:"in"`
+	Out      int64  `json:"out"`
+	Filtered int64  `json:"filtered"`
+	Late     int64  `json:"late"`
+	Failed   int64  `json:"failed"`
+}
+
+// A Topic is a topic, a derived topic or a view.
+type Topic struct {
+	Name       string          `json:"name"`
+	Kind       string          `json:"kind"`
+	ID         string          `json:"id"`
+	Partitions int32           `json:"partitions"`
+	Owner      string          `json:"owner,omitempty"`
+	Source     string          `json:"source,omitempty"`
+	Readers    []string        `json:"readers,omitempty"`
+	Ready      bool            `json:"ready"`
+	CreatedAt  string          `json:"created_at,omitempty"`
+	Configs    []Config        `json:"configs,omitempty"`
+	Schema     json.RawMessage `json:"schema,omitempty"`
+	Ranges     []Range         `json:"ranges,omitempty"`
+	Records    *int64          `json:"records,omitempty"`
+}
+
+// A Config is one setting of a topic.
+type Config struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Source string `json:"source,omitempty"`
+}
+
+// A Range is the offsets that a partition holds: [LogStart, LogEnd).
+type Range struct {
+	Partition int32 `json:"partition"`
+	LogStart  int64 `json:"log_start"`
+	LogEnd    int64 `json:"log_end"`
+}
+
+// A Status is what a server says of itself.
+type Status struct {
+	ClusterID string   `json:"cluster_id"`
+	NodeID    int32    `json:"node_id"`
+	Kafka     string   `json:"kafka"`
+	Version   string   `json:"version"`
+	Ready     bool     `json:"ready"`
+	Reasons   []string `json:"reasons"`
+}
+
+// maxAnswer bounds what is read of one answer.
+const maxAnswer = 64 << 20
+
+func (a *API) do(ctx context.Context, method, path string, body io.Reader, contentType string, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, body)
+	if err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) || errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) {
+			return &ConnectError{a.base, err}
+		}
+		return fmt.Errorf("client: %s %s: %w", method, path, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return &ConnectError{a.base, err}
+	}
+	if resp.StatusCode >= 300 {
+		e := &Error{Status: resp.StatusCode}
+		if json.Unmarshal(raw, e) != nil || (e.Code == "" && len(e.Errors) == 0) {
+			e.Code, e.Message = "E2000", fmt.Sprintf("%s %s answers %s, which is no Headrace answer", method, a.base+path, resp.Status)
+			e.Why, e.Fix = "Something else listens at this address.", "Check --http."
+		}
+		return e
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("client: answer of %s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+// list collects all pages of a list.
+func list[T any](ctx context.Context, a *API, path string) ([]T, error) {
+	out := []T{}
+	for after := ""; ; {
+		var page struct {
+			Items []T    `json:"items"`
+			Next  string `json:"next"`
+		}
+		q := url.Values{"limit": {"1000"}}
+		if after != "" {
+			q.Set("after", after)
+		}
+		if err := a.do(ctx, http.MethodGet, path+"?"+q.Encode(), nil, "", &page); err != nil {
+			return nil, err
+		}
+		out = append(out, page.Items...)
+		if page.Next == "" || page.Next == after {
+			return out, nil
+		}
+		after = page.Next
+	}
+}
+
+// escapeName escapes a name, or module/topic, for a path.
+func escapeName(name string) string {
+	parts := strings.SplitN(name, "/", 2)
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	return strings.Join(parts, "/")
+}
+
+// Status asks the server what it is.
+func (a *API) Status(ctx context.Context) (Status, error) {
+	var s Status
+	return s, a.do(ctx, http.MethodGet, "/api/v1/status", nil, "", &s)
+}
+
+// ApplyOptions of Apply.
+type ApplyOptions struct {
+	DryRun     bool
+	AllowBreak bool
+	Params     map[string]string
+	File       string // shown in diagnostics
+}
+
+// Apply brings a module to the given text. Errors are *Error with Errors set for a text that does not
+// compile.
+func (a *API) Apply(ctx context.Context, name, text string, o ApplyOptions) (*ApplyResult, error) {
+	q := url.Values{}
+	if o.DryRun {
+		q.Set("dry_run", "true")
+	}
+	if o.AllowBreak {
+		q.Set("allow_break", "true")
+	}
+	if o.File != "" {
+		q.Set("file", o.File)
+	}
+	for k, v := range o.Params {
+		q.Set("param."+k, v)
+	}
+	var r ApplyResult
+	err := a.do(ctx, http.MethodPut, "/api/v1/modules/"+url.PathEscape(name)+"?"+q.Encode(), strings.NewReader(text), "text/plain; charset=utf-8", &r)
+	if err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// Modules lists the modules.
+func (a *API) Modules(ctx context.Context) ([]Module, error) {
+	return list[Module](ctx, a, "/api/v1/modules")
+}
+
+// Module describes one module with its text.
+func (a *API) Module(ctx context.Context, name string) (Module, error) {
+	var m Module
+	return m, a.do(ctx, http.MethodGet, "/api/v1/modules/"+url.PathEscape(name), nil, "", &m)
+}
+
+// Stop ends a module's pipelines, or one pipeline module/topic, and keeps their progress.
+func (a *API) Stop(ctx context.Context, name string) error {
+	return a.do(ctx, http.MethodPost, "/api/v1/modules/"+escapeName(name)+"/stop", nil, "", nil)
+}
+
+// Resume lets stopped or paused pipelines go on.
+func (a *API) Resume(ctx context.Context, name string) error {
+	return a.do(ctx, http.MethodPost, "/api/v1/modules/"+escapeName(name)+"/resume", nil, "", nil)
+}
+
+// Delete ends a module, or one pipeline, and deletes what it derived.
+func (a *API) Delete(ctx context.Context, name string) error {
+	return a.do(ctx, http.MethodDelete, "/api/v1/modules/"+escapeName(name), nil, "", nil)
+}
+
+// Pipelines lists the pipelines of all modules.
+func (a *API) Pipelines(ctx context.Context) ([]Pipeline, error) {
+	return list[Pipeline](ctx, a, "/api/v1/pipelines")
+}
+
+// Pipeline describes one pipeline, module/topic.
+func (a *API) Pipeline(ctx context.Context, name string) (Pipeline, error) {
+	var p Pipeline
+	return p, a.do(ctx, http.MethodGet, "/api/v1/pipelines/"+escapeName(name), nil, "", &p)
+}
+
+// Topics lists topics, derived topics and views.
+func (a *API) Topics(ctx context.Context) ([]Topic, error) {
+	return list[Topic](ctx, a, "/api/v1/topics")
+}
+
+// Topic describes one topic with its offsets and settings.
+func (a *API) Topic(ctx context.Context, name string) (Topic, error) {
+	var t Topic
+	return t, a.do(ctx, http.MethodGet, "/api/v1/topics/"+url.PathEscape(name), nil, "", &t)
+}
+
+// A TopicSpec describes a topic to create.
+type TopicSpec struct {
+	Name       string            `json:"name"`
+	Partitions int32             `json:"partitions"` // 0: the server's default
+	Configs    map[string]string `json:"configs,omitempty"`
+	DryRun     bool              `json:"dry_run,omitempty"`
+}
+
+// CreateTopic creates a topic and answers when it can be written.
+func (a *API) CreateTopic(ctx context.Context, s TopicSpec) (Topic, error) {
+	body, err := json.Marshal(s)
+	if err != nil {
+		return Topic{}, fmt.Errorf("client: %w", err)
+	}
+	var t Topic
+	return t, a.do(ctx, http.MethodPost, "/api/v1/topics", bytes.NewReader(body), "application/json", &t)
+}
+
+// DeleteTopic deletes a topic with its records.
+func (a *API) DeleteTopic(ctx context.Context, name string) error {
+	return a.do(ctx, http.MethodDelete, "/api/v1/topics/"+url.PathEscape(name), nil, "", nil)
+}
+
+// EndTopic declares the end of a topic's event time: windows close, and later rows are late.
+func (a *API) EndTopic(ctx context.Context, name string) error {
+	return a.do(ctx, http.MethodPost, "/api/v1/topics/"+url.PathEscape(name)+"/end", nil, "", nil)
+}
+
+// Records reads up to limit records of one partition as NDJSON lines, from an offset, "earliest",
+// "latest" or "-N".
+func (a *API) Records(ctx context.Context, topic string, partition int32, offset string, limit int) ([]json.RawMessage, error) {
+	q := url.Values{"partition": {strconv.Itoa(int(partition))}, "offset": {offset}, "limit": {strconv.Itoa(limit)}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+"/api/v1/topics/"+url.PathEscape(topic)+"/records?"+q.Encode(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return nil, &ConnectError{a.base, err}
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		e := &Error{Status: resp.StatusCode}
+		if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(e); err != nil {
+			return nil, fmt.Errorf("client: records of %s: %s", topic, resp.Status)
+		}
+		return nil, e
+	}
+	var out []json.RawMessage
+	for d := json.NewDecoder(resp.Body); ; {
+		var line json.RawMessage
+		switch err := d.Decode(&line); {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err != nil:
+			return out, fmt.Errorf("client: records of %s: %w", topic, err)
+		}
+		out = append(out, line)
+	}
+}
