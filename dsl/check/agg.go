@@ -1,0 +1,465 @@
+package check
+
+import (
+	"time"
+
+	"github.com/expr-lang/expr/ast"
+
+	"github.com/headrace/headrace/dsl/plan"
+	"github.com/headrace/headrace/dsl/syntax"
+	"github.com/headrace/headrace/internal/scalar"
+)
+
+// An aggregateKind says what an aggregate takes and whether it is built.
+type aggregateKind struct {
+	built    bool
+	min, max int
+}
+
+// aggregates are the functions that fold the rows of a group.
+var aggregates = map[string]aggregateKind{
+	"count": {true, 0, 1}, "sum": {true, 1, 1}, "min": {true, 1, 1}, "max": {true, 1, 1}, "avg": {true, 1, 1},
+	"count_distinct": {true, 1, 1}, "first": {true, 1, 1}, "last": {true, 1, 1},
+	"any_value": {}, "list": {}, "set": {}, "bool_and": {}, "bool_or": {}, "stddev_pop": {}, "stddev_samp": {},
+	"var_pop": {}, "var_samp": {}, "median": {}, "quantile": {}, "approx_quantile": {}, "approx_distinct": {},
+	"arg_min": {}, "arg_max": {}, "top_k": {}, "join": {},
+}
+
+const (
+	windowStart = "window_start"
+	windowEnd   = "window_end"
+)
+
+// An aggScope is the right side of `agg`: names are the by columns and the window, calls of aggregates
+// look at the input rows and become slots.
+type aggScope struct {
+	in     *scope
+	by     []plan.NamedExpr
+	slots  []plan.AggCall
+	keys   map[string]int // canonical text of a slot to its place
+	filter *plan.Expr     // of the assignment being checked
+}
+
+// columns is the synthetic row that results see.
+func (a *aggScope) columns() []plan.Column {
+	var cols []plan.Column
+	for _, b := range a.by {
+		cols = append(cols, plan.Column{Name: b.Name, Type: b.Expr.Type})
+	}
+	return append(cols, plan.Column{Name: windowStart, Type: scalar.TypeTime}, plan.Column{Name: windowEnd, Type: scalar.TypeTime})
+}
+
+// aggName is a bare name on the right side of `agg`.
+func (w *walk) aggName(n ast.Node, name string, s *scope) typed {
+	cols := s.agg.columns()
+	if i := columnIndex(cols, name); i >= 0 {
+		t := cols[i].Type
+		if s.facts.holds(name) {
+			t.Nullable = false
+		}
+		return typed{e: &plan.Expr{Op: plan.ExprColumn, Type: t, Column: i, Pos: w.pos(n)}, path: name}
+	}
+	if sym := w.c.symbols[name]; sym != nil && (sym.kind == symConst || sym.kind == symParam) && columnIndex(s.agg.in.cols, name) < 0 {
+		plain := *s
+		plain.agg, plain.pure, plain.cols = nil, true, nil
+		return w.identifier(n.(*ast.IdentifierNode), &plain)
+	}
+	if s.agg.in.unknown {
+		return failed
+	}
+	if columnIndex(s.agg.in.cols, name) >= 0 {
+		at := w.c.nodeSpan(n)
+		w.c.err("E0126", at, "`%s` has a value for each row, and `agg` gives one row for a group", name).
+			because("it is not one of the `by` columns").
+			fix("fold it, such as `last(%s)` or `max(%s)`, or add it to `by`", name, name).
+			replace(at, "last("+name+")")
+		return failed
+	}
+	w.c.unknownColumn(name, w.c.nodeSpan(n), append(cols, s.agg.in.cols...), s.agg.in.where)
+	return failed
+}
+
+// listCall says whether a function with the name of an aggregate is meant as the function of a list, or
+// of several numbers.
+func (w *walk) listCall(name string, nodes []ast.Node, s *scope) bool {
+	if len(nodes) == 0 {
+		return false
+	}
+	if (name == "min" || name == "max") && len(nodes) > 1 {
+		return true
+	}
+	k := w.typeOf(nodes[0], s).Kind
+	return k == scalar.KindList || k == scalar.KindInvalid
+}
+
+// aggregate makes a slot of a call.
+func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, nodes []ast.Node, s *scope) typed {
+	a := s.agg
+	if len(nodes) > 0 && scalar.Known(name) && (name == "min" || name == "max") && len(nodes) > 1 {
+		w.c.err("E0128", w.c.nodeSpan(n), "`%s(a, b)` is the aggregate `%s`, which takes one value a row", name, name).
+			because("on the right side of `agg` the names of aggregates mean aggregates").
+			fix("`::%s(..)` is the larger or smaller of several values", name).
+			replace(at, "::"+name)
+		return failed
+	}
+	if !kind.built {
+		w.c.notBuilt("aggregate-"+name, "the aggregate `"+name+"`", at, "").
+			fix("use count, sum, min, max, avg, count_distinct, first or last")
+		return failed
+	}
+	if len(nodes) < kind.min || len(nodes) > kind.max {
+		f := w.c.err("E0111", w.c.nodeSpan(n), "the aggregate `%s` takes %s, not %d", name, argCount(kind), len(nodes))
+		f.because("it folds one value a row").fix("`%s(x)`", name)
+		return failed
+	}
+	in := *a.in
+	in.inAgg = name
+	in.depth, in.elems, in.vars = 0, nil, nil
+	if s.depth > 0 {
+		w.c.err("E0127", w.c.nodeSpan(n), "an aggregate cannot stand inside a closure").
+			because("a closure sees elements of a list, not rows").fix("take the aggregate out of it")
+		return failed
+	}
+	call := plan.AggCall{Func: name, Filter: a.filter}
+	if len(nodes) == 1 {
+		if _, closure := nodes[0].(*ast.PredicateNode); closure {
+			return failed
+		}
+		arg := w.check(nodes[0], &in)
+		if !arg.ok() {
+			return failed
+		}
+		if !w.aggregateArg(&call, arg, nodes[0]) {
+			return failed
+		}
+	} else {
+		call.Type = scalar.TypeInt64
+	}
+	if call.Arg != nil {
+		setText(call.Arg, w.text(nodes[0]), map[*plan.Expr]bool{})
+	}
+	key := canonicalSlot(call)
+	i, ok := a.keys[key]
+	if !ok {
+		i = len(a.slots)
+		a.slots = append(a.slots, call)
+		a.keys[key] = i
+	}
+	return typed{
+		e:    &plan.Expr{Op: plan.ExprColumn, Type: call.Type, Column: len(a.by) + 2 + i, Pos: w.pos(n)},
+		path: "$slot" + itoa(i),
+	}
+}
+
+func argCount(k aggregateKind) string {
+	switch {
+	case k.max == 0:
+		return "no argument"
+	case k.min == 0:
+		return "at most one argument"
+	}
+	return "one argument"
+}
+
+// aggregateArg types a slot: what its argument is widened to, and what it gives. A group without a
+// value gives null, so a filter or a nullable argument makes the result nullable.
+func (w *walk) aggregateArg(call *plan.AggCall, arg typed, n ast.Node) bool {
+	t := arg.typ()
+	null := t.Nullable || call.Filter != nil
+	if t.Kind == scalar.KindNull {
+		w.err("E0118", n, "`%s(nil)` folds nothing", call.Func).fix("give it a column")
+		return false
+	}
+	bad := func(want string) bool {
+		f := w.err("E0111", n, "the aggregate `%s` needs %s, this is %s", call.Func, want, TypeString(t))
+		switch {
+		case t.Kind == scalar.KindString:
+			f.fix("cast it: `%s(int(%s))`", call.Func, w.text(n))
+		case t.Kind == scalar.KindBool:
+			f.fix("count the rows where it holds: `count() where %s`", w.text(n))
+		default:
+			f.fix("give it a number")
+		}
+		return false
+	}
+	call.Arg = arg.e
+	widen := scalar.Type{}
+	switch call.Func {
+	case "count", "count_distinct":
+		call.Type = scalar.TypeInt64
+		if call.Func == "count_distinct" && (t.Kind == scalar.KindMap || t.Kind == scalar.KindList || t.Kind == scalar.KindStruct) {
+			f := w.err("E0111", n, "`count_distinct` needs a single value, this is %s", TypeString(t))
+			f.fix("count one of its parts")
+			return false
+		}
+		return true
+	case "sum":
+		switch {
+		case t.Kind.Signed():
+			widen, call.Type = scalar.TypeInt64, scalar.TypeInt64
+		case t.Kind.Unsigned():
+			widen, call.Type = scalar.TypeUint64, scalar.TypeUint64
+		case t.Kind.Float():
+			widen, call.Type = scalar.TypeFloat64, scalar.TypeFloat64
+		case t.Kind == scalar.KindDecimal:
+			widen, call.Type = t, scalar.DecimalType(scalar.MaxPrecision, t.Scale)
+		case t.Kind == scalar.KindDuration:
+			widen, call.Type = t, scalar.TypeDuration
+		default:
+			return bad("a number or a duration")
+		}
+	case "avg":
+		call.Type = scalar.TypeFloat64
+		switch {
+		case t.Kind.Signed():
+			widen = scalar.TypeInt64
+		case t.Kind.Unsigned():
+			widen = scalar.TypeUint64
+		case t.Kind.Float():
+			widen = scalar.TypeFloat64
+		case t.Kind == scalar.KindDecimal:
+			s := max(t.Scale, 6)
+			widen, call.Type = t, scalar.DecimalType(min(t.Precision-t.Scale+s, scalar.MaxPrecision), s)
+		default:
+			return bad("a number")
+		}
+	case "min", "max":
+		switch t.Kind {
+		case scalar.KindList, scalar.KindMap, scalar.KindStruct, scalar.KindBool:
+			return bad("a value with an order")
+		}
+		widen, call.Type = t, t.NonNull()
+	default: // first, last
+		widen, call.Type = t, t.NonNull()
+	}
+	e, ok := w.cast(n, arg.e, widen)
+	call.Arg = e
+	call.Type.Nullable = null
+	return ok
+}
+
+// aggregateStage checks `agg .. by .. window ..`.
+func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
+	clauses := c.clauses(st, "by", "window", "emit", "state", "late")
+	stage := plan.Stage{Kind: plan.StageAggregate, Word: "agg", Pos: c.src.pos(int(st.Pos))}
+	agg := &plan.Aggregate{}
+	good := c.aggWindow(f, st, clauses, agg)
+	c.aggEmit(f, clauses["emit"])
+	if cl := clauses["state"]; cl != nil {
+		c.notBuilt("state", "`state`", span{int(cl.Pos), int(cl.End)}, "state that outlives its window").
+			fix("leave it out: a window frees its state when it ends").replace(c.clauseSpan(cl), "")
+	}
+	if cl := clauses["late"]; cl != nil {
+		c.aggLate(f, cl)
+	}
+
+	in := f.scope()
+	a := &aggScope{in: in, keys: map[string]int{}}
+	outer := &scope{agg: a, where: in.where, meta: metaNone}
+	if cl := clauses["by"]; cl != nil {
+		for i := range cl.Items {
+			if b, ok := c.namedItem(&cl.Items[i], in, "`by`"); ok {
+				if why := keyable(b.Expr.Type); why != "" {
+					at := exprSpan(cl.Items[i].Value)
+					x := c.err("E0406", at, "rows cannot be grouped by %s", TypeString(b.Expr.Type)).because("%s", why)
+					if b.Expr.Type.Kind.Float() {
+						x.fix("make it a decimal or a string: `by %s = dec(%s, 18, 6)`", b.Name, c.src.slice(at)).
+							replace(c.itemSpan(&cl.Items[i]), b.Name+" = dec("+c.src.slice(at)+", 18, 6)")
+					} else {
+						x.fix("group by one of its parts")
+					}
+					good = false
+					continue
+				}
+				a.by = append(a.by, b)
+			} else {
+				good = false
+			}
+		}
+	}
+	agg.By = a.by
+	names := map[string]span{}
+	for i, b := range a.by {
+		at := span{b.Expr.Pos.Offset, b.Expr.Pos.Offset + 1}
+		if cl := clauses["by"]; cl != nil && i < len(cl.Items) {
+			at = c.itemSpan(&cl.Items[i])
+		}
+		good = c.freshName(b.Name, at, names) && good
+	}
+	for i := range st.Assigns {
+		as := &st.Assigns[i]
+		good = c.freshName(as.Name.Text, c.nameSpan(as.Name), names) && good
+		a.filter = nil
+		a.in = in
+		if as.Filter != nil {
+			fe := c.boolExpr(as.Filter, in, "`where`")
+			if fe == nil {
+				good = false
+			} else {
+				a.filter = fe
+				narrowed := *in
+				w := &walk{c: c}
+				narrowed.facts = in.facts.with(w.implied(as.Filter.Node, true, in))
+				a.in = &narrowed
+			}
+		}
+		e := c.expression(&as.Value, outer)
+		if e == nil {
+			good = false
+			continue
+		}
+		if e.Type.Kind == scalar.KindNull {
+			c.err("E0118", exprSpan(&as.Value), "column `%s` would always be nil", as.Name.Text).because("nil alone has no type").fix("leave it out")
+			good = false
+			continue
+		}
+		agg.Results = append(agg.Results, plan.NamedExpr{Name: as.Name.Text, Expr: e})
+	}
+	agg.Slots = a.slots
+	if f.unknown || !good {
+		f.unknown = true
+		return
+	}
+	cols := a.columns()
+	for _, r := range agg.Results {
+		cols = append(cols, plan.Column{Name: r.Name, Type: r.Expr.Type})
+	}
+	for i := range cols {
+		cols[i].Input = cols[i].Name
+	}
+	stage.Agg = agg
+	stage.Out = plan.Schema{Columns: cols}
+	stage.Shuffle = !c.sameKey(f, agg.By)
+	key := make([]int, len(agg.By))
+	for i := range key {
+		key[i] = i
+	}
+	stage.OutKey = key
+	f.push(stage)
+	f.lost = nil
+	f.stateful = true
+	f.meta = metaTime
+	f.facts = nil
+}
+
+// sameKey says whether `by` is the key that the rows already have.
+func (c *checker) sameKey(f *flow, by []plan.NamedExpr) bool {
+	if f.lost != nil || len(by) != len(f.key) || len(by) == 0 {
+		return false
+	}
+	for i, b := range by {
+		if b.Expr.Op != plan.ExprColumn || b.Expr.Column != f.key[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// freshName reports a column that an aggregate already has.
+func (c *checker) freshName(name string, at span, names map[string]span) bool {
+	if name == windowStart || name == windowEnd {
+		c.err("E0108", at, "`agg` makes `%s` itself", name).because("it is the border of the row's window").fix("use another name")
+		return false
+	}
+	if _, taken := names[name]; taken {
+		c.err("E0108", at, "there are two columns `%s`", name).fix("give one of them another name")
+		return false
+	}
+	names[name] = at
+	return true
+}
+
+// aggWindow reads the window; an aggregate without one would make a table.
+func (c *checker) aggWindow(f *flow, st *syntax.Stage, clauses map[string]*syntax.Clause, agg *plan.Aggregate) bool {
+	cl := clauses["window"]
+	if cl == nil || cl.Window == nil {
+		c.notBuilt("agg-table", "`agg` without a window", c.wordSpan(st.Pos), "it makes a table that is updated for ever").
+			fix("add a window: `window tumble(1m)`").
+			replace(span{int(st.End), int(st.End)}, " window tumble(1m)")
+		return false
+	}
+	w := cl.Window
+	at := span{int(w.Pos), int(w.End)}
+	switch w.Word {
+	case "tumble", "hop":
+	default:
+		c.notBuilt("window-"+w.Word, "`window "+w.Word+"`", at, "").fix("use `tumble(1m)` or `hop(1m every 10s)`").replace(at, "tumble(1m)")
+		return false
+	}
+	size, ok := c.durationValue(w.Size)
+	if !ok {
+		return false
+	}
+	every := size
+	if w.Word == "hop" {
+		if every, ok = c.durationValue(w.Every); !ok {
+			return false
+		}
+	}
+	if size <= 0 || every <= 0 {
+		c.err("E0208", at, "a window needs a length above zero").because("it would hold no row").fix("`%s`", fixWindow(w.Word))
+		return false
+	}
+	if every > size {
+		c.err("E0208", at, "a window of %s every %s leaves gaps", durationText(size), durationText(every)).
+			because("rows between two windows would be in none").
+			fix("make the step at most the length: `hop(%s every %s)`", durationText(every), durationText(size)).
+			replace(at, "hop("+durationText(every)+" every "+durationText(size)+")")
+		return false
+	}
+	if size/every > maxHops {
+		c.err("E0208", at, "each row would be in %d windows", size/every).
+			because("every one of them is kept and counted; %d is the most", maxHops).
+			fix("use a larger step")
+		return false
+	}
+	agg.Window = plan.Window{Kind: plan.WindowTumble, Size: time.Duration(size), Every: time.Duration(every)}
+	if w.Word == "hop" {
+		agg.Window.Kind = plan.WindowHop
+	}
+	agg.OnAppend = cl.OnAppend
+	if cl.OnAppend && f.meta != metaAll {
+		c.err("E0121", at, "there is no append time after an aggregate").
+			because("a row that an aggregate made comes from many records").fix("leave `on append` out")
+		return false
+	}
+	return true
+}
+
+// maxHops bounds the windows that one row is in.
+const maxHops = 10_000
+
+func fixWindow(word string) string {
+	if word == "hop" {
+		return "hop(1m every 10s)"
+	}
+	return "tumble(1m)"
+}
+
+func durationText(ns int64) string { return string(scalar.AppendDuration(nil, ns)) }
+
+// aggEmit notes how the aggregate emits; whether that fits is the sink's question.
+func (c *checker) aggEmit(f *flow, cl *syntax.Clause) {
+	if cl == nil || cl.Emit == nil || cl.Emit.Word == "close" {
+		return
+	}
+	at := span{int(cl.Pos), int(cl.End)}
+	f.emit, f.emitAt = cl.Emit, at
+}
+
+// aggLate reads the late clause of an aggregate.
+func (c *checker) aggLate(f *flow, cl *syntax.Clause) {
+	switch cl.Mode {
+	case "drop":
+		f.late = &plan.Side{Action: plan.SideDrop}
+	case "to":
+		if cl.Target != nil {
+			if name := c.sideTarget(*cl.Target); name != "" {
+				f.late = &plan.Side{Action: plan.SideTo, Topic: name}
+			}
+		}
+	default:
+		c.notBuilt("late-accept", "`late accept`", span{int(cl.Pos), int(cl.End)}, "windows that stay open after they closed").
+			fix("`late drop`, or `late to x`").replace(c.clauseSpan(cl), " late drop")
+	}
+}

@@ -1,0 +1,250 @@
+// Package check gives a parsed module its meaning: names, types, keys, time and sinks. It turns the
+// syntax tree into a plan, or says what is wrong with it.
+//
+// Expressions are expr-lang trees, but their types and their meaning are decided here: null
+// propagation, Kleene logic, narrowing, exact decimals and comparisons, checked constants. Overloads
+// come from internal/scalar, whose reference functions also fold constants; a typed plan.Expr
+// therefore never depends on Go's own arithmetic.
+//
+// Every finding is a plan.Diagnostic with a stable code (see Codes), a place, a reason and a fix; the
+// checker goes on after each one and reports all of a module, each cause once. It does no I/O, keeps
+// no state between calls and never panics on a tree that the parser made.
+package check
+
+import (
+	"sort"
+	"strings"
+
+	"github.com/headrace/headrace/dsl/plan"
+	"github.com/headrace/headrace/dsl/syntax"
+)
+
+// A Catalog finds topics that a module names and does not declare. It is asked with the name as
+// written; the topic that it returns must not be changed afterwards.
+type Catalog interface {
+	Topic(name string) (*plan.Topic, bool)
+}
+
+// Options are what a module cannot say about itself.
+type Options struct {
+	Name       string            // of the module; prefixes its pipelines
+	Catalog    Catalog           // nil: only the module's own topics
+	Params     map[string]string // values of param statements, as text
+	Partitions int               // of a topic that does not say; 0 is 1
+	// Incomplete says that the tree lacks statements that did not parse: unknown names may be
+	// theirs and are not reported.
+	Incomplete bool
+}
+
+// Check decides what m means. The plan is complete when no diagnostic is an error (code E..); else it
+// is nil. Warnings (code W..) are among the diagnostics and in Module.Warnings. Diagnostics are sorted
+// by place.
+func Check(m *syntax.Module, o Options) (*plan.Module, []plan.Diagnostic) {
+	if o.Partitions <= 0 {
+		o.Partitions = 1
+	}
+	c := &checker{
+		mod:     m,
+		opts:    o,
+		src:     newSource(m.File, m.Text),
+		symbols: map[string]*symbol{},
+		writers: map[string]*symbol{},
+	}
+	c.collect()
+	c.checkDecls()
+	out := c.lower()
+	list := c.diagnostics()
+	if out != nil {
+		for _, d := range list {
+			if IsError(d) {
+				return nil, list
+			}
+		}
+		out.Warnings = list
+	}
+	return out, list
+}
+
+// IsError tells errors from warnings.
+func IsError(d plan.Diagnostic) bool { return strings.HasPrefix(d.Code, "E") }
+
+// A checker holds one Check.
+type checker struct {
+	mod     *syntax.Module
+	opts    Options
+	src     *source
+	found   []*finding
+	symbols map[string]*symbol // by identifier
+	order   []*symbol          // in file order
+	writers map[string]*symbol // statement that writes a topic, by Kafka name
+	paths   int                // names given by freshPath
+}
+
+// A symbolKind is the kind of statement that declares a name.
+type symbolKind uint8
+
+const (
+	symTopic symbolKind = iota + 1 // declared by a schema
+	symDerived
+	symStream
+	symView
+	symConst
+	symParam
+	symFunc
+	symType
+)
+
+func (k symbolKind) String() string {
+	return [...]string{"", "topic", "topic", "stream", "view", "const", "param", "fn", "type"}[k]
+}
+
+// readable says whether `from` may name it.
+func (k symbolKind) readable() bool { return k >= symTopic && k <= symView }
+
+// A symbol is a declared name with what the checker knows about it so far.
+type symbol struct {
+	kind  symbolKind
+	name  string
+	stmt  syntax.Statement
+	at    span
+	state progress
+
+	topic *plan.Topic // symTopic, symDerived, symView: what a reader sees; nil while unknown
+	flow  *flow       // symDerived, symStream, symView: the checked pipeline
+	value *constant   // symConst, symParam
+	fn    *function   // symFunc
+	opts  options     // symDerived, symView
+	typ   *plan.Column
+}
+
+// progress marks symbols during the depth-first walk that finds cycles.
+type progress uint8
+
+const (
+	untouched progress = iota
+	running
+	done
+)
+
+// collect enters every declared name and reports names that are taken.
+func (c *checker) collect() {
+	for _, st := range c.mod.Statements {
+		s := &symbol{stmt: st}
+		var name syntax.Name
+		switch d := st.(type) {
+		case *syntax.TopicDecl:
+			name, s.kind = d.Name, symTopic
+			if d.Pipeline != nil {
+				s.kind = symDerived
+			}
+			if d.Table {
+				c.notBuilt("table", "`table`", c.wordSpan(d.Pos), "a keyed, compacted topic that is upserted")
+			}
+		case *syntax.StreamDecl:
+			name, s.kind = d.Name, symStream
+		case *syntax.ViewDecl:
+			name, s.kind = d.Name, symView
+		case *syntax.ConstDecl:
+			name, s.kind = d.Name, symConst
+		case *syntax.ParamDecl:
+			name, s.kind = d.Name, symParam
+		case *syntax.FuncDecl:
+			name, s.kind = d.Name, symFunc
+		case *syntax.TypeDecl:
+			name, s.kind = d.Name, symType
+		case *syntax.PipelineStmt:
+			c.notBuilt("bare", "a pipeline without a name", c.wordSpan(d.Pos), "its stages would write topics themselves").
+				fix("name what it makes: `topic x = from ..`")
+			continue
+		case *syntax.TestDecl:
+			c.notBuilt("test", "`test`", c.wordSpan(d.Pos), "tests in virtual time")
+			continue
+		default:
+			continue
+		}
+		s.name, s.at = name.Text, c.nameSpan(name)
+		if name.Text == "" {
+			continue
+		}
+		if other, taken := c.symbols[s.name]; taken {
+			c.err("E0102", s.at, "`%s` is declared twice", s.name).
+				because("line %d already declares %s `%s`", c.src.line(other.at.start), other.kind, s.name).
+				fix("give one of them another name")
+			continue
+		}
+		c.symbols[s.name] = s
+		c.order = append(c.order, s)
+	}
+}
+
+// checkDecls resolves types, constants, functions and declared topics, each once.
+func (c *checker) checkDecls() {
+	for _, s := range c.order {
+		switch s.kind {
+		case symType:
+			c.resolveType(s)
+		case symConst, symParam:
+			c.resolveConst(s)
+		}
+	}
+	for _, s := range c.order {
+		if s.kind == symFunc {
+			c.resolveFunc(s)
+		}
+	}
+	for _, s := range c.order {
+		if s.kind == symTopic {
+			c.declareTopic(s)
+		}
+	}
+}
+
+// lower checks every pipeline and gathers the plan.
+func (c *checker) lower() *plan.Module {
+	for _, s := range c.order {
+		switch s.kind {
+		case symDerived, symStream, symView:
+			c.resolveFlow(s, nil)
+		}
+	}
+	out := &plan.Module{Name: c.opts.Name, Text: c.mod.Text}
+	for _, s := range c.order {
+		switch s.kind {
+		case symTopic:
+			if s.topic != nil {
+				out.Topics = append(out.Topics, s.topic)
+			}
+		case symDerived:
+			if p := c.pipeline(s); p != nil {
+				out.Pipelines = append(out.Pipelines, p)
+			}
+		case symView:
+			if v := c.view(s); v != nil {
+				out.Views = append(out.Views, v)
+			}
+		}
+	}
+	return out
+}
+
+// diagnostics returns the findings sorted by place, without repetitions.
+func (c *checker) diagnostics() []plan.Diagnostic {
+	sort.SliceStable(c.found, func(i, j int) bool {
+		a, b := c.found[i], c.found[j]
+		if a.at.start != b.at.start {
+			return a.at.start < b.at.start
+		}
+		return a.d.Code < b.d.Code
+	})
+	var out []plan.Diagnostic
+	seen := map[string]bool{}
+	for _, f := range c.found {
+		k := f.d.Code + "\x00" + f.d.Message + "\x00" + itoa(f.at.start)
+		if seen[k] {
+			continue
+		}
+		seen[k] = true
+		out = append(out, f.d)
+	}
+	return out
+}

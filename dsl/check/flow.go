@@ -1,0 +1,793 @@
+package check
+
+import (
+	"strings"
+
+	"github.com/expr-lang/expr/ast"
+
+	"github.com/headrace/headrace/dsl/plan"
+	"github.com/headrace/headrace/dsl/syntax"
+	"github.com/headrace/headrace/internal/scalar"
+)
+
+// A flow is a pipeline while its stages are checked: the rows at this place.
+type flow struct {
+	source  *plan.Topic
+	unknown bool   // something before was reported; columns are not known
+	where   string // what has the columns, for messages
+	cols    []plan.Column
+	key     []int
+	lost    *lostKey
+	stages  []plan.Stage
+	meta    metaScope
+	facts   *fact // about metadata columns; columns carry theirs in their types
+
+	stateful bool // an aggregate is among the stages
+	late     *plan.Side
+	emit     *syntax.Emit // an emission other than close
+	emitAt   span
+}
+
+// A lostKey says where a key column went away.
+type lostKey struct {
+	column string
+	at     span
+	word   string
+	insert int // where a `key (..)` stage could be inserted, or -1
+}
+
+func (f *flow) clone() *flow {
+	g := *f
+	g.stages = append([]plan.Stage(nil), f.stages...)
+	g.key = append([]int(nil), f.key...)
+	return &g
+}
+
+// scope is what the expressions of the next stage see.
+func (f *flow) scope() *scope {
+	return &scope{cols: f.cols, where: f.where, unknown: f.unknown, meta: f.meta, facts: f.facts}
+}
+
+// push appends a stage and moves on to its output.
+func (f *flow) push(s plan.Stage) {
+	f.stages = append(f.stages, s)
+	f.cols = s.Out.Columns
+	f.key = s.OutKey
+	f.where = "the row after `" + s.Word + "`"
+}
+
+// resolveFlow checks the pipeline of a derived topic, stream or view once. from is the name that asked,
+// nil for the statement itself.
+func (c *checker) resolveFlow(s *symbol, from *syntax.Name) *flow {
+	switch s.state {
+	case done:
+		return s.flow
+	case running:
+		at := s.at
+		if from != nil {
+			at = c.nameSpan(*from)
+		}
+		c.err("E0109", at, "%s `%s` reads itself", s.kind, s.name).
+			because("the statements that read each other form a circle").
+			fix("let one of them read a topic that is declared")
+		return &flow{unknown: true}
+	}
+	s.state = running
+	var p *syntax.Pipeline
+	var opts []syntax.Option
+	var kind sink
+	switch d := s.stmt.(type) {
+	case *syntax.TopicDecl:
+		p, opts, kind = d.Pipeline, d.Options, sinkDerived
+		c.claim(s, d.As)
+	case *syntax.ViewDecl:
+		p, opts, kind = d.Pipeline, d.Options, sinkView
+		c.claim(s, d.As)
+	case *syntax.StreamDecl:
+		p = d.Pipeline
+	}
+	f := c.flowOf(p, s.kind == symView)
+	s.flow = f
+	if kind != 0 {
+		s.topic = c.sinkTopic(s, f, c.checkOptions(opts, kind))
+	}
+	s.state = done
+	return f
+}
+
+// flowOf checks one pipeline from its source through its stages.
+func (c *checker) flowOf(p *syntax.Pipeline, view bool) *flow {
+	if p == nil {
+		return &flow{unknown: true}
+	}
+	f := c.from(p.Source)
+	if view && f.stateful {
+		c.notForView(c.nameSpan(p.Source), "the aggregate of stream `"+p.Source.Text+"`")
+		f.unknown = true
+	}
+	if p.Alias != nil {
+		c.notBuilt("from-as", "`from .. as`", c.nameSpan(*p.Alias), "a name for the rows of the source").
+			fix("leave it out").replace(c.clauseWord(c.nameSpan(*p.Alias), "as"), "")
+	}
+	for _, st := range p.Stages {
+		if view && !viewStages[st.Word] {
+			c.notForView(c.wordSpan(st.Pos), "`"+st.Word+"`")
+			f.unknown = true
+			continue
+		}
+		c.stage(f, st)
+	}
+	return f
+}
+
+// clauseWord widens a span to the word before it and the space before that.
+func (c *checker) clauseWord(at span, word string) span {
+	w := c.lastWordBefore(at.start)
+	if c.src.slice(w) != word {
+		return at
+	}
+	start := w.start
+	for start > 0 && (c.src.text[start-1] == ' ' || c.src.text[start-1] == '\n' || c.src.text[start-1] == '\t') {
+		start--
+	}
+	return span{start, at.end}
+}
+
+// clauseSpan is a clause with the space before it.
+func (c *checker) clauseSpan(cl *syntax.Clause) span {
+	s := span{int(cl.Pos), int(cl.End)}
+	for s.start > 0 && (c.src.text[s.start-1] == ' ' || c.src.text[s.start-1] == '\n' || c.src.text[s.start-1] == '\t') {
+		s.start--
+	}
+	return s
+}
+
+// from starts a flow at what a name means.
+func (c *checker) from(n syntax.Name) *flow {
+	if n.Text == "" {
+		return &flow{unknown: true}
+	}
+	var s *symbol
+	if n.Quoted {
+		s = c.symbolWithKafkaName(n.Text)
+	} else {
+		s = c.symbols[n.Text]
+	}
+	switch {
+	case s != nil && s.kind == symTopic:
+		if s.topic == nil {
+			return &flow{unknown: true}
+		}
+		return reading(s.topic, len(s.topic.Schema.Columns) == 0)
+	case s != nil && s.kind == symDerived:
+		f := c.resolveFlow(s, &n)
+		if s.topic == nil || f.unknown {
+			return &flow{unknown: true}
+		}
+		return reading(s.topic, false)
+	case s != nil && s.kind.readable():
+		g := c.resolveFlow(s, &n).clone()
+		g.where = s.kind.String() + " `" + s.name + "`"
+		return g
+	case s != nil:
+		c.err("E0101", c.nameSpan(n), "`%s` is a %s, not a topic", s.name, s.kind).
+			because("`from` reads a topic, stream or view").fix("name one of those")
+		return &flow{unknown: true}
+	}
+	if c.opts.Catalog != nil {
+		if t, ok := c.opts.Catalog.Topic(n.Text); ok && t != nil {
+			return reading(catalogTopic(t), false)
+		}
+	}
+	if c.opts.Incomplete {
+		return &flow{unknown: true}
+	}
+	f := c.err("E0101", c.nameSpan(n), "there is no topic `%s`", n.Text)
+	var names []string
+	for _, o := range c.order {
+		if o.kind.readable() {
+			names = append(names, o.name)
+		}
+	}
+	if m := nearest(n.Text, names); m != "" {
+		f.because("did you mean `%s`?", m).replace(c.nameSpan(n), m)
+	} else {
+		if c.opts.Catalog == nil {
+			f.because("this module does not declare it, and no server was asked")
+		} else {
+			f.because("neither this module nor the server knows it")
+		}
+		f.fix("declare it: `topic %s { .. }`, or ask a server with `check --server`", identLike(n.Text))
+	}
+	return &flow{unknown: true}
+}
+
+func identLike(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 128 && isWordByte(byte(r)) {
+			return r
+		}
+		return '_'
+	}, name)
+}
+
+func reading(t *plan.Topic, unknown bool) *flow {
+	return &flow{
+		source: t, unknown: unknown, where: "topic `" + t.Ident + "`", cols: t.Schema.Columns,
+		key: append([]int(nil), t.Key...),
+	}
+}
+
+// catalogTopic makes a topic of the server readable: one without a schema has key and value.
+func catalogTopic(t *plan.Topic) *plan.Topic {
+	out := *t
+	out.Declared = false
+	if out.Ident == "" {
+		out.Ident = out.Name
+	}
+	if len(out.Schema.Columns) == 0 {
+		out.Format = plan.FormatRaw
+		out.Key = nil
+		out.Schema.Columns = []plan.Column{
+			{Name: "key", Input: "key", Type: scalar.TypeBytes.Null()},
+			{Name: "value", Input: "value", Type: scalar.TypeBytes.Null()},
+		}
+	}
+	if out.Time.Future == 0 && !out.Derived {
+		out.Time.Future = defaultFuture
+	}
+	return &out
+}
+
+// notBuiltStages are the stages of the grammar that come later.
+var notBuiltStages = map[string]string{
+	"join": "joining two streams", "lookup": "reading a table beside a stream", "match": "patterns over time",
+	"over": "values over the rows before", "top": "the largest rows of a group", "dedup": "dropping repetitions",
+	"route": "sending rows to several topics", "check": "sending bad rows elsewhere",
+	"explode": "a row for each element of a list", "union": "several inputs in one",
+}
+
+// stage checks one stage and moves f on.
+func (c *checker) stage(f *flow, st *syntax.Stage) {
+	if _, later := notBuiltStages[st.Word]; later {
+		word := c.wordSpan(st.Pos)
+		name := st.Word
+		c.notBuilt(name, "`"+name+"`", word, notBuiltStages[st.Word])
+		f.unknown = true
+		return
+	}
+	switch st.Word {
+	case "where":
+		c.where(f, st)
+	case "set":
+		c.set(f, st)
+	case "select":
+		c.selectStage(f, st)
+	case "drop":
+		c.drop(f, st)
+	case "rename":
+		c.rename(f, st)
+	case "unwrap":
+		c.unwrap(f, st)
+	case "key":
+		c.keyStage(f, st)
+	case "agg":
+		c.aggregateStage(f, st)
+	default:
+		c.notBuilt("stage", "`"+st.Word+"`", c.wordSpan(st.Pos), "")
+		f.unknown = true
+		return
+	}
+	if st.Word != "agg" {
+		c.clauses(st)
+	}
+}
+
+// clauses indexes the clauses of a stage and reports those that it does not take.
+func (c *checker) clauses(st *syntax.Stage, takes ...string) map[string]*syntax.Clause {
+	out := map[string]*syntax.Clause{}
+	for i := range st.Clauses {
+		cl := &st.Clauses[i]
+		ok := false
+		for _, t := range takes {
+			ok = ok || t == cl.Word
+		}
+		at := c.wordSpan(cl.Pos)
+		switch {
+		case !ok:
+			x := c.err("E0402", at, "`%s` takes no `%s`", st.Word, cl.Word)
+			if len(takes) > 0 {
+				x.because("it takes %s", quoteList(takes))
+			} else {
+				x.because("it takes no clauses")
+			}
+			x.fix("leave it out").replace(c.clauseSpan(cl), "")
+		case out[cl.Word] != nil:
+			c.err("E0403", at, "`%s` is given twice", cl.Word).fix("keep one of them").replace(c.clauseSpan(cl), "")
+		default:
+			out[cl.Word] = cl
+		}
+	}
+	return out
+}
+
+// boolExpr checks a condition that must never be null.
+func (c *checker) boolExpr(x *syntax.Expr, s *scope, what string) *plan.Expr {
+	t := c.exprTyped(x, s)
+	if !t.ok() {
+		return nil
+	}
+	budget := maxVisits
+	w := &walk{c: c, durations: x.Durations, budget: &budget}
+	if !w.condition(x.Node, t, what, s) {
+		return nil
+	}
+	return t.e
+}
+
+func (c *checker) where(f *flow, st *syntax.Stage) {
+	s := f.scope()
+	e := c.boolExpr(st.Expr, s, "`where`")
+	if st.Expr == nil || st.Expr.Node == nil {
+		return
+	}
+	w := &walk{c: c}
+	implied := w.implied(st.Expr.Node, true, s)
+	cols := append([]plan.Column(nil), f.cols...)
+	for _, p := range implied {
+		if i := columnIndex(cols, p); i >= 0 {
+			cols[i].Type.Nullable = false
+		} else if strings.HasPrefix(p, "record.") {
+			f.facts = f.facts.with([]string{p})
+		}
+	}
+	if e == nil {
+		f.cols = cols
+		return
+	}
+	where := f.where
+	f.push(plan.Stage{
+		Kind: plan.StageFilter, Word: "where", Pos: c.src.pos(int(st.Pos)), Filter: e,
+		Out: plan.Schema{Columns: cols}, OutKey: f.key,
+	})
+	f.where = where
+}
+
+// passthrough is the expression of column i.
+func passthrough(cols []plan.Column, i int, pos plan.Pos) *plan.Expr {
+	return &plan.Expr{Op: plan.ExprColumn, Type: cols[i].Type, Column: i, Text: cols[i].Name, Pos: pos}
+}
+
+func column(name string, e *plan.Expr) plan.Column {
+	return plan.Column{Name: name, Input: name, Type: e.Type, Members: memberColumns(e.Type)}
+}
+
+// project pushes a stage that makes its columns one by one. The key follows its columns.
+func (c *checker) project(f *flow, st *syntax.Stage, out []plan.NamedExpr, at func(column string) span) {
+	cols := make([]plan.Column, len(out))
+	for i, o := range out {
+		cols[i] = column(o.Name, o.Expr)
+	}
+	var key []int
+	lost := f.lost
+	if lost == nil {
+		for _, k := range f.key {
+			found := -1
+			for i, o := range out {
+				if o.Expr.Op == plan.ExprColumn && o.Expr.Column == k && (found < 0 || o.Name == f.cols[k].Name) {
+					found = i
+				}
+			}
+			if found < 0 {
+				lost = &lostKey{column: f.cols[k].Name, at: at(f.cols[k].Name), word: st.Word, insert: int(st.End)}
+				break
+			}
+			key = append(key, found)
+		}
+		if lost != nil {
+			key = nil
+		}
+	}
+	f.push(plan.Stage{
+		Kind: plan.StageProject, Word: st.Word, Pos: c.src.pos(int(st.Pos)), Project: out,
+		Out: plan.Schema{Columns: cols}, OutKey: key,
+	})
+	f.lost = lost
+}
+
+func (c *checker) set(f *flow, st *syntax.Stage) {
+	s := f.scope()
+	s.pending = map[string]syntax.Pos{}
+	var out []plan.NamedExpr
+	for i := range f.cols {
+		out = append(out, plan.NamedExpr{Name: f.cols[i].Name, Expr: passthrough(f.cols, i, c.src.pos(int(st.Pos)))})
+	}
+	seen := map[string]bool{}
+	at := map[string]span{}
+	good := true
+	for i := range st.Assigns {
+		a := &st.Assigns[i]
+		name := a.Name.Text
+		if seen[name] {
+			c.err("E0108", c.nameSpan(a.Name), "`%s` is set twice", name).fix("keep one of them, or use a second `set`")
+			good = false
+			continue
+		}
+		seen[name] = true
+		at[name] = c.nameSpan(a.Name)
+		e := c.expression(&a.Value, s)
+		s.pending[name] = a.Name.Pos
+		if e == nil {
+			good = false
+			continue
+		}
+		if !c.storable(e, name, exprSpan(&a.Value)) {
+			good = false
+			continue
+		}
+		if j := columnIndex(f.cols, name); j >= 0 {
+			out[j].Expr = e
+		} else {
+			out = append(out, plan.NamedExpr{Name: name, Expr: e})
+		}
+	}
+	if f.unknown || !good {
+		f.unknown = true
+		return
+	}
+	c.project(f, st, out, func(col string) span {
+		if p, ok := at[col]; ok {
+			return p
+		}
+		return c.wordSpan(st.Pos)
+	})
+}
+
+// splitSet offers to start a new `set` where the name is used.
+func (c *checker) splitSet(f *finding, _ syntax.Pos) {
+	i := f.at.start
+	// Back to the comma that begins the assignment.
+	depth := 0
+	t := c.src.text
+	for i > 0 {
+		i--
+		switch t[i] {
+		case ')', ']', '}':
+			depth++
+		case '(', '[', '{':
+			depth--
+		case '"', '\'', '`', '/':
+			f.fix("use a second `set`: `|> set a = .. |> set b = a + 1`")
+			return
+		case ',':
+			if depth == 0 {
+				f.fix("use a second `set`: put `|> set` in the place of the comma").replace(span{i, i + 1}, " |> set")
+				return
+			}
+		}
+	}
+	f.fix("use a second `set`")
+}
+
+// storable requires that an expression can be a column.
+func (c *checker) storable(e *plan.Expr, name string, at span) bool {
+	if e.Type.Kind == scalar.KindNull {
+		c.err("E0118", at, "column `%s` would always be nil", name).because("nil alone has no type").fix("leave the column out")
+		return false
+	}
+	return true
+}
+
+func (c *checker) itemSpan(it *syntax.Item) span {
+	s := span{int(it.Pos), int(it.Pos) + 1}
+	if it.Name != nil {
+		s.start = min(s.start, int(it.Name.Pos))
+		s.end = c.nameSpan(*it.Name).end
+	}
+	if it.Value != nil {
+		s.end = max(s.end, int(it.Value.End))
+	}
+	if it.Of != nil {
+		s = c.nameSpan(*it.Of)
+		s.end += 2
+	}
+	return s
+}
+
+// namedItem checks `[name =] EXPR`; without a name it takes that of the column or field.
+func (c *checker) namedItem(it *syntax.Item, s *scope, what string) (plan.NamedExpr, bool) {
+	if it.Star || it.Of != nil {
+		c.err("E0434", c.itemSpan(it), "%s takes columns one by one", what).fix("name the columns")
+		return plan.NamedExpr{}, false
+	}
+	e := c.expression(it.Value, s)
+	if e == nil {
+		return plan.NamedExpr{}, false
+	}
+	name := ""
+	if it.Name != nil {
+		name = it.Name.Text
+	} else if name = c.impliedName(it.Value); name == "" {
+		c.err("E0432", exprSpan(it.Value), "this column needs a name").
+			because("it is computed, and every column has a name").
+			fix("`name = %s`", oneLine(it.Value.Text)).
+			replace(span{int(it.Value.Pos), int(it.Value.Pos)}, freeName(s.cols)+" = ")
+		return plan.NamedExpr{}, false
+	}
+	if !c.storable(e, name, exprSpan(it.Value)) {
+		return plan.NamedExpr{}, false
+	}
+	return plan.NamedExpr{Name: name, Expr: e}, true
+}
+
+// freeName is a name that no column has.
+func freeName(cols []plan.Column) string {
+	for i := 1; ; i++ {
+		if n := "column_" + itoa(i); columnIndex(cols, n) < 0 {
+			return n
+		}
+	}
+}
+
+func (c *checker) selectStage(f *flow, st *syntax.Stage) {
+	s := f.scope()
+	var out []plan.NamedExpr
+	seen := map[string]bool{}
+	good := true
+	add := func(n plan.NamedExpr, at span) {
+		if seen[n.Name] {
+			x := c.err("E0108", at, "there are two columns `%s`", n.Name)
+			x.fix("give one of them another name: `%s_2 = ..`", n.Name)
+			good = false
+			return
+		}
+		seen[n.Name] = true
+		out = append(out, n)
+	}
+	for i := range st.Items {
+		it := &st.Items[i]
+		at := c.itemSpan(it)
+		pos := c.src.pos(at.start)
+		switch {
+		case it.Star:
+			for j := range f.cols {
+				add(plan.NamedExpr{Name: f.cols[j].Name, Expr: passthrough(f.cols, j, pos)}, at)
+			}
+		case it.Of != nil:
+			fields, ok := c.allFields(f, *it.Of, s)
+			good = good && ok
+			for _, n := range fields {
+				add(n, at)
+			}
+		default:
+			n, ok := c.namedItem(it, s, "`select`")
+			if !ok {
+				good = false
+				continue
+			}
+			add(n, at)
+		}
+	}
+	if f.unknown || !good {
+		f.unknown = true
+		return
+	}
+	c.project(f, st, out, func(string) span { return c.wordSpan(st.Pos) })
+}
+
+// allFields is `x.*`.
+func (c *checker) allFields(f *flow, n syntax.Name, s *scope) ([]plan.NamedExpr, bool) {
+	if f.unknown {
+		return nil, false
+	}
+	i := columnIndex(f.cols, n.Text)
+	if i < 0 {
+		c.unknownColumn(n.Text, c.nameSpan(n), f.cols, f.where)
+		return nil, false
+	}
+	t := f.cols[i].Type
+	if t.Kind != scalar.KindStruct {
+		c.err("E0132", c.nameSpan(n), "`%s.*` needs a struct, `%s` is %s", n.Text, n.Text, TypeString(t)).
+			because("only a struct has fields").fix("`%s`", n.Text).
+			replace(span{c.nameSpan(n).start, c.closingStar(c.nameSpan(n).end)}, n.Text)
+		return nil, false
+	}
+	pos := c.src.pos(int(n.Pos))
+	var out []plan.NamedExpr
+	for j, fd := range t.Fields {
+		out = append(out, plan.NamedExpr{Name: fd.Name, Expr: &plan.Expr{
+			Op: plan.ExprField, Type: fd.Type.OrNull(t.Nullable), Field: j,
+			Args: []*plan.Expr{passthrough(f.cols, i, pos)}, Text: n.Text + "." + fd.Name, Pos: pos,
+		}})
+	}
+	return out, true
+}
+
+// closingStar is the offset after `.*`.
+func (c *checker) closingStar(i int) int {
+	if j := strings.IndexByte(c.src.text[i:], '*'); j >= 0 {
+		return i + j + 1
+	}
+	return i
+}
+
+func (c *checker) drop(f *flow, st *syntax.Stage) {
+	gone := map[string]span{}
+	good := true
+	for _, n := range st.Names {
+		if f.unknown {
+			return
+		}
+		if columnIndex(f.cols, n.Text) < 0 {
+			c.unknownColumn(n.Text, c.nameSpan(n), f.cols, f.where)
+			good = false
+		}
+		gone[n.Text] = c.nameSpan(n)
+	}
+	if f.unknown || !good {
+		f.unknown = true
+		return
+	}
+	var out []plan.NamedExpr
+	for i := range f.cols {
+		if _, dropped := gone[f.cols[i].Name]; !dropped {
+			out = append(out, plan.NamedExpr{Name: f.cols[i].Name, Expr: passthrough(f.cols, i, c.src.pos(int(st.Pos)))})
+		}
+	}
+	if len(out) == 0 {
+		c.err("E0440", c.wordSpan(st.Pos), "nothing is left of the row").because("every column is dropped").fix("keep at least one")
+		f.unknown = true
+		return
+	}
+	c.project(f, st, out, func(col string) span {
+		if at, ok := gone[col]; ok {
+			return at
+		}
+		return c.wordSpan(st.Pos)
+	})
+}
+
+func (c *checker) rename(f *flow, st *syntax.Stage) {
+	if f.unknown {
+		return
+	}
+	names := make([]string, len(f.cols))
+	for i := range f.cols {
+		names[i] = f.cols[i].Name
+	}
+	good := true
+	for _, r := range st.Renames {
+		i := columnIndex(f.cols, r[1].Text)
+		if i < 0 {
+			x := c.unknownColumn(r[1].Text, c.nameSpan(r[1]), f.cols, f.where)
+			if columnIndex(f.cols, r[0].Text) >= 0 {
+				x.d.Edit, x.d.Fix = nil, ""
+				x.because("the new name comes first").fix("`rename %s = %s`", r[1].Text, r[0].Text).
+					replace(span{c.nameSpan(r[0]).start, c.nameSpan(r[1]).end}, r[1].Text+" = "+r[0].Text)
+			}
+			good = false
+			continue
+		}
+		names[i] = r[0].Text
+	}
+	seen := map[string]bool{}
+	for _, r := range st.Renames {
+		n := 0
+		for _, m := range names {
+			if m == r[0].Text {
+				n++
+			}
+		}
+		if n > 1 && !seen[r[0].Text] {
+			seen[r[0].Text] = true
+			c.err("E0108", c.nameSpan(r[0]), "there would be two columns `%s`", r[0].Text).fix("drop the other first, or choose another name")
+			good = false
+		}
+	}
+	if !good {
+		f.unknown = true
+		return
+	}
+	var out []plan.NamedExpr
+	for i := range f.cols {
+		out = append(out, plan.NamedExpr{Name: names[i], Expr: passthrough(f.cols, i, c.src.pos(int(st.Pos)))})
+	}
+	c.project(f, st, out, func(string) span { return c.wordSpan(st.Pos) })
+}
+
+// unwrap replaces the row by the fields of a struct column.
+func (c *checker) unwrap(f *flow, st *syntax.Stage) {
+	if f.unknown || len(st.Names) == 0 {
+		return
+	}
+	n := st.Names[0]
+	s := f.scope()
+	i := columnIndex(f.cols, n.Text)
+	if i >= 0 && f.cols[i].Type.Kind == scalar.KindStruct && f.cols[i].Type.Nullable {
+		at := c.nameSpan(n)
+		c.notBuilt("unwrap-null", "`unwrap` of a column that may be nil", at, "a row without it would be an error").
+			fix("keep only the rows that have it: `where %s != nil |> unwrap %s`", n.Text, n.Text).
+			replace(span{int(st.Pos), int(st.Pos)}, "where "+n.Text+" != nil |> ")
+		f.unknown = true
+		return
+	}
+	out, ok := c.allFields(f, n, s)
+	if !ok {
+		f.unknown = true
+		return
+	}
+	c.project(f, st, out, func(string) span { return c.nameSpan(n) })
+}
+
+// keyStage is `key (a, b)`.
+func (c *checker) keyStage(f *flow, st *syntax.Stage) {
+	var key []int
+	for i := range st.Keys {
+		x := &st.Keys[i]
+		e := c.expression(x, f.scope())
+		if e == nil {
+			f.unknown = true
+			continue
+		}
+		at := exprSpan(x)
+		if e.Op != plan.ExprColumn {
+			name := "key_" + itoa(i+1)
+			rest := span{int(st.Pos), int(st.End)}
+			text := c.src.slice(rest)
+			edited := text[:at.start-rest.start] + name + text[at.end-rest.start:]
+			c.err("E0433", at, "a key is made of columns").
+				because("the key's columns are part of the row, so that readers can see them").
+				fix("name it first: `set %s = %s |> key (%s)`", name, oneLine(x.Text), name).
+				replace(rest, "set "+name+" = "+strings.TrimSpace(x.Text)+" |> "+edited)
+			f.unknown = true
+			continue
+		}
+		if why := keyable(e.Type); why != "" {
+			c.err("E0406", at, "`%s` cannot be part of the key: it is %s", c.src.slice(at), TypeString(e.Type)).because("%s", why).
+				fix("use another column")
+			f.unknown = true
+			continue
+		}
+		key = append(key, e.Column)
+	}
+	if f.unknown {
+		f.lost = nil
+		return
+	}
+	c.rekey(f, "key", c.src.pos(int(st.Pos)), key)
+}
+
+// rekey pushes a key stage.
+func (c *checker) rekey(f *flow, word string, pos plan.Pos, key []int) {
+	same := f.lost == nil && len(key) == len(f.key)
+	for i := range key {
+		same = same && key[i] == f.key[i]
+	}
+	where := f.where
+	f.push(plan.Stage{
+		Kind: plan.StageKey, Word: word, Pos: pos, Out: plan.Schema{Columns: f.cols}, OutKey: key, Shuffle: !same,
+	})
+	f.where = where
+	f.lost = nil
+}
+
+// impliedName is the name that an expression gives its column: a column keeps its name, a field has its
+// own.
+func (c *checker) impliedName(x *syntax.Expr) string {
+	n := x.Node
+	for {
+		switch m := n.(type) {
+		case *ast.ChainNode:
+			n = m.Node
+			continue
+		case *ast.IdentifierNode:
+			return m.Value
+		case *ast.MemberNode:
+			p, ok := m.Property.(*ast.StringNode)
+			if own := c.ownSpan(m); ok && c.src.slice(span{own.start, own.start + 1}) != "[" {
+				return p.Value
+			}
+		}
+		return ""
+	}
+}
