@@ -1,0 +1,252 @@
+package wal
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headrace/headrace/internal/fsx"
+)
+
+// An Entry is one numbered piece of the log. Type, Term, AppendedAt and the bytes mean nothing to the log.
+type Entry struct {
+	Index, Term uint64
+	Type        uint8
+	AppendedAt  int64 // ns since 1970
+	Extensions  []byte
+	Data        []byte
+}
+
+// A WAL is an open log. See the package comment for which methods wait for which.
+type WAL struct {
+	o Options
+
+	// turn holds one token; whoever has it may write. A channel rather than a mutex, because it is held across
+	// writes and syncs.
+	turn chan struct{}
+
+	// Owned by whoever holds the turn.
+	group     group  // being built
+	opening   group  // opens segments
+	logID     uint64 // marks the groups
+	number    uint64 // of the last group written, which is also the last one synced
+	chain     uint32 // its checksum
+	pos       int64  // where the next group goes in cur
+	cur       *segment
+	sentFront uint64 // front that the last group with a front record said
+
+	mu struct {
+		sync.Mutex
+		*state
+		ring        ring
+		syncedFront uint64     // front of the last synced group that says one: segments below may go
+		settled     bool       // a group was synced after the one that opened the last segment
+		cutting     uint64     // index of a truncation in flight, 0: none
+		ready       []*segment // by sequence, following the last of segments
+		nextSeq     uint64     // of the next ready segment
+		drops       []string   // files to remove
+		upkeepErr   error      // why the last upkeep stopped, nil if it did all there was
+		upkeeps     uint64     // how many have ended
+		changed     chan struct{}
+		closed      bool
+	}
+
+	poison       atomic.Pointer[error]
+	writeStarted atomic.Int64 // Now+1 at the start of the write in flight; 0: none
+
+	upkeepTurn chan struct{} // one token: upkeep in progress
+	poke       chan struct{}
+	stop       chan struct{}
+	done       sync.WaitGroup
+
+	c counters
+}
+
+// counters are added to per group.
+type counters struct {
+	groups, entries, entryBytes, bytes     atomic.Int64
+	writeNs, maxWriteNs                    atomic.Int64
+	rotations, waits                       atomic.Int64
+	created, recycled, dropped             atomic.Int64
+	cacheHits, cacheMisses, readBytes      atomic.Int64
+	truncations, stables, fronts, upkeepNG atomic.Int64
+}
+
+// Metrics are counts since Open, and sizes now.
+type Metrics struct {
+	Groups, Entries int64 // written
+	EntryBytes      int64 // of data and extensions
+	Bytes           int64 // to the disk, padding included
+	WriteNs         int64 // sum over groups, write and sync
+	MaxWriteNs      int64
+	Rotations       int64 // segments begun
+	Waits           int64 // rotations that found no segment ready
+	Created         int64 // segments made from nothing
+	Recycled        int64 // segments used again
+	Dropped         int64 // segments removed
+	CacheHits       int64 // reads from memory
+	CacheMisses     int64 // reads from the disk
+	ReadBytes       int64 // from the disk
+	UpkeepErrors    int64
+
+	Segments, Ready int
+	CacheBytes      int64
+	First, Last     uint64
+}
+
+// Metrics returns a snapshot.
+func (w *WAL) Metrics() Metrics {
+	m := Metrics{
+		Groups: w.c.groups.Load(), Entries: w.c.entries.Load(), EntryBytes: w.c.entryBytes.Load(), Bytes: w.c.bytes.Load(),
+		WriteNs: w.c.writeNs.Load(), MaxWriteNs: w.c.maxWriteNs.Load(), Rotations: w.c.rotations.Load(), Waits: w.c.waits.Load(),
+		Created: w.c.created.Load(), Recycled: w.c.recycled.Load(), Dropped: w.c.dropped.Load(),
+		CacheHits: w.c.cacheHits.Load(), CacheMisses: w.c.cacheMisses.Load(), ReadBytes: w.c.readBytes.Load(),
+		UpkeepErrors: w.c.upkeepNG.Load(),
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m.Segments, m.Ready, m.CacheBytes = len(w.mu.segments), len(w.mu.ready), w.mu.ring.bytes
+	m.First, m.Last = w.bounds()
+	return m
+}
+
+// FirstIndex is the index of the oldest entry, 0 if there is none.
+func (w *WAL) FirstIndex() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first, _ := w.bounds()
+	return first
+}
+
+// LastIndex is the index of the newest entry, 0 if there is none.
+func (w *WAL) LastIndex() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, last := w.bounds()
+	return last
+}
+
+// bounds is called with mu held.
+func (w *WAL) bounds() (first, last uint64) {
+	if w.mu.empty() {
+		return 0, 0
+	}
+	return w.mu.front, w.mu.last
+}
+
+// Stable returns a stable value, which the caller owns, and whether it was ever set.
+func (w *WAL) Stable(key string) ([]byte, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v, ok := w.mu.stable[key]
+	if !ok {
+		return nil, false
+	}
+	return append([]byte{}, v...), true
+}
+
+// WriteStarted returns when the write in flight began, by Options.Now, and whether there is one. A watchdog compares
+// it with the clock.
+func (w *WAL) WriteStarted() (ns int64, ok bool) {
+	at := w.writeStarted.Load()
+	return at - 1, at != 0
+}
+
+// InFlight is how long the write in flight has taken so far, 0 if there is none.
+func (w *WAL) InFlight() time.Duration {
+	at, ok := w.WriteStarted()
+	if !ok {
+		return 0
+	}
+	return time.Duration(w.o.Now() - at)
+}
+
+// Poison makes the log refuse every later change with ErrPoisoned and err. A write in flight then returns ErrPoisoned
+// even if the disk did it. The first call counts.
+func (w *WAL) Poison(err error) {
+	err = fmt.Errorf("%w: %w", ErrPoisoned, err)
+	if !w.poison.CompareAndSwap(nil, &err) {
+		return
+	}
+	w.o.Logger.Error("write-ahead log poisoned", "dir", w.o.Dir, "err", err)
+	w.mu.Lock()
+	w.broadcast()
+	w.mu.Unlock()
+	if w.o.Events.Poisoned != nil {
+		w.o.Events.Poisoned(err)
+	}
+}
+
+// Poisoned returns why the log takes no changes, or nil. The error is ErrPoisoned.
+func (w *WAL) Poisoned() error {
+	if p := w.poison.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// broadcast wakes those who wait for a change of mu. It is called with mu held.
+func (w *WAL) broadcast() {
+	close(w.mu.changed)
+	w.mu.changed = make(chan struct{})
+}
+
+// begin takes the turn. On an error it was not taken.
+func (w *WAL) begin() error {
+	w.turn <- struct{}{}
+	err := w.Poisoned()
+	w.mu.Lock()
+	if w.mu.closed {
+		err = ErrClosed
+	}
+	w.mu.Unlock()
+	if err != nil {
+		<-w.turn
+	}
+	return err
+}
+
+func (w *WAL) end() { <-w.turn }
+
+// Close waits for the write in flight, marks the log as closed in order, stops upkeep and gives everything back. Every
+// later call fails with ErrClosed. A poisoned log is closed without the mark.
+func (w *WAL) Close() error {
+	w.turn <- struct{}{}
+	defer w.end()
+	w.mu.Lock()
+	closed := w.mu.closed
+	w.mu.Unlock()
+	if closed {
+		return nil
+	}
+	var err error
+	if w.Poisoned() == nil && w.pos+blockSize <= w.cur.size {
+		w.startGroup()
+		w.group.closed()
+		err = w.commit(nil)
+	}
+	w.mu.Lock()
+	w.mu.closed = true
+	w.broadcast()
+	w.mu.Unlock()
+	close(w.stop)
+	w.done.Wait()
+	w.upkeepTurn <- struct{}{} // an Upkeep of the caller's has ended
+	w.mu.Lock()
+	segments := append(w.mu.segments, w.mu.ready...)
+	w.mu.ring.clear()
+	w.mu.Unlock()
+	for _, s := range segments {
+		s.close()
+	}
+	<-w.upkeepTurn
+	w.freeBuffers()
+	return err
+}
+
+func (w *WAL) freeBuffers() {
+	_ = fsx.Free(w.group.buf)
+	_ = fsx.Free(w.opening.buf)
+	w.group.buf, w.opening.buf = nil, nil
+}

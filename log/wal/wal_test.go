@@ -1,0 +1,560 @@
+package wal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/headrace/headrace/internal/fsx"
+)
+
+const testSegment = 256 << 10
+
+func testOptions(fs fsx.FS) Options {
+	return Options{FS: fs, Dir: "wal", SegmentBytes: testSegment, Inline: true, LogID: 0x1122334455667788}
+}
+
+func mustOpen(t testing.TB, o Options) (*WAL, Recovery) {
+	t.Helper()
+	w, rec, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, rec
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// payload makes bytes that say which entry they are of, in which version, and whether they are whole.
+func payload(index, version uint64, size int) []byte {
+	b := make([]byte, 20+size)
+	binary.LittleEndian.PutUint64(b[4:], index)
+	binary.LittleEndian.PutUint64(b[12:], version)
+	x := index*0x9e3779b97f4a7c15 + version
+	for i := 20; i < len(b); i++ {
+		x = x*6364136223846793005 + 1442695040888963407
+		b[i] = byte(x >> 56)
+	}
+	binary.LittleEndian.PutUint32(b, crc32.Checksum(b[4:], castagnoli))
+	return b
+}
+
+// versionOf checks an entry made by entry and returns its version.
+func versionOf(t testing.TB, index uint64, e Entry) uint64 {
+	t.Helper()
+	if e.Index != index || len(e.Data) < 20 || binary.LittleEndian.Uint64(e.Data[4:]) != index ||
+		crc32.Checksum(e.Data[4:], castagnoli) != binary.LittleEndian.Uint32(e.Data) {
+		t.Fatalf("entry %d holds something else: index %d, %d bytes", index, e.Index, len(e.Data))
+	}
+	v := binary.LittleEndian.Uint64(e.Data[12:])
+	if e.Term != v || e.AppendedAt != int64(index) || e.Type != uint8(index) || string(e.Extensions) != extensions(index) {
+		t.Fatalf("entry %d: fields %d %d %d %q", index, e.Term, e.AppendedAt, e.Type, e.Extensions)
+	}
+	return v
+}
+
+func extensions(index uint64) string { return strings.Repeat("x", int(index%3)) }
+
+func entry(index, version uint64, size int) Entry {
+	return Entry{
+		Index: index, Term: version, Type: uint8(index), AppendedAt: int64(index), Extensions: []byte(extensions(index)),
+		Data: payload(index, version, size),
+	}
+}
+
+func entries(first uint64, n int, version uint64, size int) []Entry {
+	out := make([]Entry, n)
+	for i := range out {
+		out[i] = entry(first+uint64(i), version, size)
+	}
+	return out
+}
+
+func checkRange(t testing.TB, w *WAL, first, last, version uint64) {
+	t.Helper()
+	if f, l := w.FirstIndex(), w.LastIndex(); f != first || l != last {
+		t.Fatalf("log holds %d..%d, want %d..%d", f, l, first, last)
+	}
+	if first == 0 {
+		return
+	}
+	for i := first; i <= last; i++ {
+		e, err := w.Read(i)
+		must(t, err)
+		if v := versionOf(t, i, e); version != 0 && v != version {
+			t.Fatalf("entry %d has version %d, want %d", i, v, version)
+		}
+	}
+	for _, i := range []uint64{first - 1, last + 1} {
+		if _, err := w.Read(i); !errors.Is(err, ErrNotFound) {
+			t.Fatalf("read %d: %v", i, err)
+		}
+	}
+}
+
+func crash(m *fsx.Mem, percent int) *fsx.Mem {
+	return m.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(9, 9))})
+}
+
+func TestEntriesAreThereAfterAnyCrash(t *testing.T) {
+	m := fsx.NewMem()
+	w, rec := mustOpen(t, testOptions(m))
+	if !rec.Fresh {
+		t.Fatal("not fresh")
+	}
+	for i := range 200 {
+		must(t, w.Append(entries(uint64(10*i+1), 10, 1, 500)))
+	}
+	checkRange(t, w, 1, 2000, 1)
+	if s := w.Metrics().Segments; s < 4 {
+		t.Fatalf("%d segments", s)
+	}
+	w2, rec := mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, w2, 1, 2000, 1)
+	if rec.Clean || rec.Cut != nil || rec.Last != 2000 {
+		t.Fatalf("%+v", rec)
+	}
+	must(t, w.Close())
+	w3, rec := mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, w3, 1, 2000, 1)
+	if !rec.Clean {
+		t.Fatalf("%+v", rec)
+	}
+	must(t, w3.Append(entries(2001, 1, 1, 5)))
+	must(t, w3.Close())
+	if err := w3.Append(entries(2002, 1, 1, 5)); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestAnIndexBelowTheLastDropsEverythingFromItOn(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	must(t, w.Append(entries(1, 300, 1, 2000)))
+	must(t, w.Append(entries(100, 50, 2, 10)))
+	check := func(w *WAL) {
+		t.Helper()
+		if l := w.LastIndex(); l != 149 {
+			t.Fatalf("last %d", l)
+		}
+		for i := uint64(1); i < 150; i++ {
+			e, err := w.Read(i)
+			must(t, err)
+			if v, want := versionOf(t, i, e), uint64(1+i/100); v != want {
+				t.Fatalf("entry %d: version %d", i, v)
+			}
+		}
+	}
+	check(w)
+	w, _ = mustOpen(t, testOptions(crash(m, 0)))
+	check(w)
+	must(t, w.TruncateBack(120))
+	must(t, w.TruncateBack(500))
+	if l := w.LastIndex(); l != 119 {
+		t.Fatal(l)
+	}
+	must(t, w.TruncateBack(1))
+	checkRange(t, w, 0, 0, 0)
+	must(t, w.Append(entries(1, 5, 3, 1)))
+	checkRange(t, w, 1, 5, 3)
+}
+
+func TestGapsAreRefusedAndWriteNothing(t *testing.T) {
+	w, _ := mustOpen(t, testOptions(fsx.NewMem()))
+	must(t, w.Append(entries(7, 3, 1, 1))) // an empty log takes any index
+	groups := w.Metrics().Groups
+	skip := entries(10, 3, 1, 1)
+	skip[2].Index++
+	for _, bad := range [][]Entry{entries(11, 1, 1, 1), skip, entries(0, 1, 1, 1)} {
+		if err := w.Append(bad); !errors.Is(err, ErrGap) {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Append(entries(10, 1, 1, testSegment)); !errors.Is(err, ErrTooLarge) {
+		t.Fatal(err)
+	}
+	if w.Metrics().Groups != groups {
+		t.Fatal("something was written")
+	}
+	must(t, w.Append(nil))
+	checkRange(t, w, 7, 9, 1)
+}
+
+func TestResetMakesAnyIndexNext(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	must(t, w.Append(entries(1, 1000, 1, 1000)))
+	must(t, w.Reset(5000))
+	checkRange(t, w, 0, 0, 0)
+	must(t, w.Append(entries(5000, 10, 2, 10)))
+	must(t, w.Upkeep())
+	if s := w.Metrics().Segments; s != 1 {
+		t.Fatalf("%d segments are kept", s)
+	}
+	w, _ = mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, w, 5000, 5009, 2)
+}
+
+func TestStableValuesOutliveEverySegment(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	must(t, w.SetStable("vote", []byte("a")))
+	must(t, w.SetStables([]Stable{{"term", []byte("7")}, {"empty", []byte{}}, {"gone", []byte("x")}}))
+	must(t, w.SetStable("gone", nil))
+	next := uint64(1)
+	for range 20 {
+		must(t, w.Append(entries(next, 100, 1, 1000)))
+		next += 100
+		must(t, w.TruncateFront(next))
+	}
+	must(t, w.Upkeep())
+	mt := w.Metrics()
+	if mt.Recycled < 3 || mt.Segments > 3 {
+		t.Fatalf("%+v", mt)
+	}
+	w, _ = mustOpen(t, testOptions(crash(m, 0)))
+	for key, want := range map[string]string{"vote": "a", "term": "7", "empty": ""} {
+		if v, ok := w.Stable(key); !ok || string(v) != want {
+			t.Errorf("%s: %q %v", key, v, ok)
+		}
+	}
+	if _, ok := w.Stable("gone"); ok {
+		t.Error("gone is back")
+	}
+	if err := w.SetStable("big", make([]byte, testSegment/8)); !errors.Is(err, ErrTooLarge) {
+		t.Fatal(err)
+	}
+}
+
+func TestTruncateFrontReleasesOnlyAfterASyncedRecord(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	must(t, w.Append(entries(1, 1000, 1, 1000)))
+	segments := w.Metrics().Segments
+	must(t, w.TruncateFront(900))
+	checkRange(t, w, 900, 1000, 1)
+	must(t, w.Upkeep())
+	if got := w.Metrics().Segments; got != segments {
+		t.Fatalf("%d segments of %d: released without a record", got, segments)
+	}
+	if w2, _ := mustOpen(t, testOptions(crash(m, 0))); w2.FirstIndex() != 1 {
+		t.Fatal(w2.FirstIndex())
+	}
+	must(t, w.Append(entries(1001, 1, 1, 10)))
+	must(t, w.Upkeep())
+	if got := w.Metrics().Segments; got >= segments-1 {
+		t.Fatalf("%d segments of %d", got, segments)
+	}
+	w2, _ := mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, w2, 900, 1001, 1)
+	must(t, w.TruncateFront(1<<40))
+	checkRange(t, w, 0, 0, 0)
+	must(t, w.Append(entries(1002, 1, 1, 10)))
+	checkRange(t, w, 1002, 1002, 1)
+}
+
+func TestSurplusSegmentsAreRemovedInSteps(t *testing.T) {
+	m := fsx.NewMem()
+	truncates, removes := 0, 0
+	o := testOptions(fsx.Inject(m, func(op fsx.Op, name string) error {
+		switch op {
+		case fsx.OpTruncate:
+			truncates++
+		case fsx.OpRemove:
+			removes++
+		}
+		return nil
+	}))
+	o.SegmentBytes = 20 << 20
+	w, _ := mustOpen(t, o)
+	must(t, w.Append(entries(1, 100, 1, 1<<20)))
+	must(t, w.TruncateFront(100))
+	must(t, w.Append(entries(101, 1, 1, 10)))
+	must(t, w.Upkeep())
+	if mt := w.Metrics(); mt.Segments > 2 || mt.Ready != 2 || mt.Dropped == 0 || int(mt.Dropped) != removes {
+		t.Fatalf("%+v, %d removes", mt, removes)
+	}
+	if truncates < 2*removes {
+		t.Fatalf("%d truncations for %d removals", truncates, removes)
+	}
+	names, _ := m.List("wal")
+	if len(names) > 4 {
+		t.Fatal(names)
+	}
+}
+
+func TestAnEntryOf8MiBFitsTheDefaults(t *testing.T) {
+	o := Options{FS: fsx.NewMem(), Dir: "wal", Inline: true, ReadySegments: 1}
+	w, _ := mustOpen(t, o)
+	big := make([]byte, 8<<20)
+	for i := range uint64(10) {
+		must(t, w.Append([]Entry{{Index: 2*i + 1, Data: big}, {Index: 2*i + 2, Data: big}}))
+	}
+	e, err := w.Read(1)
+	if err != nil || len(e.Data) != len(big) {
+		t.Fatal(err)
+	}
+	must(t, w.Close())
+}
+
+func TestAFailedWriteOrSyncPoisonsTheLogForGood(t *testing.T) {
+	for _, op := range []fsx.Op{fsx.OpWrite, fsx.OpSync} {
+		for _, cause := range []error{syscall.EIO, syscall.ENOSPC} {
+			t.Run(fmt.Sprint(op, " ", cause), func(t *testing.T) {
+				m := fsx.NewMem()
+				failing := false
+				o := testOptions(fsx.Inject(m, func(o fsx.Op, _ string) error {
+					if failing && o == op {
+						return cause
+					}
+					return nil
+				}))
+				var told error
+				o.Events.Poisoned = func(err error) { told = err }
+				w, _ := mustOpen(t, o)
+				must(t, w.Append(entries(1, 10, 1, 100)))
+				must(t, w.SetStable("k", []byte("v")))
+				failing = true
+				if err := w.Append(entries(11, 10, 1, 100)); !errors.Is(err, ErrPoisoned) || !errors.Is(err, cause) {
+					t.Fatal(err)
+				}
+				failing = false
+				for _, err := range []error{
+					w.Append(entries(11, 1, 1, 1)), w.TruncateBack(3), w.SetStable("k", nil), w.Reset(4), w.Poisoned(), told,
+				} {
+					if !errors.Is(err, ErrPoisoned) {
+						t.Fatal(err)
+					}
+				}
+				checkRange(t, w, 1, 10, 1)
+				must(t, w.Close())
+				w, _ = mustOpen(t, testOptions(crash(m, 0)))
+				checkRange(t, w, 1, 10, 1)
+			})
+		}
+	}
+}
+
+func TestAfterAFailedSyncRecoveryWritesTheTailOnceMore(t *testing.T) {
+	// The page cache shows what a failed sync left off the disk. Whoever reopens the log on the same machine sees it,
+	// and must not build on it without writing it.
+	m := fsx.NewMem()
+	failing := false
+	w, _ := mustOpen(t, testOptions(fsx.Inject(m, func(o fsx.Op, _ string) error {
+		if failing && o == fsx.OpSync {
+			return syscall.EIO
+		}
+		return nil
+	})))
+	must(t, w.Append(entries(1, 10, 1, 100)))
+	failing = true
+	if err := w.Append(entries(11, 10, 1, 100)); !errors.Is(err, ErrPoisoned) {
+		t.Fatal(err)
+	}
+	writes := 0
+	same := fsx.Inject(m, func(o fsx.Op, _ string) error {
+		if o == fsx.OpWrite {
+			writes++
+		}
+		return nil
+	})
+	w2, rec := mustOpen(t, testOptions(same))
+	if rec.Last != 20 || writes == 0 {
+		t.Fatalf("%+v, %d writes", rec, writes)
+	}
+	w3, _ := mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, w3, 1, w2.LastIndex(), 1)
+}
+
+func TestAFullDiskRefusesAndRecoversWithoutAReopen(t *testing.T) {
+	m := fsx.NewMem()
+	full := false
+	w, _ := mustOpen(t, testOptions(fsx.Inject(m, func(op fsx.Op, _ string) error {
+		if full && op == fsx.OpPreallocate {
+			return syscall.ENOSPC
+		}
+		return nil
+	})))
+	full = true
+	last := uint64(0)
+	for {
+		err := w.Append(entries(last+1, 1, 1, 20_000))
+		if err != nil {
+			if !errors.Is(err, ErrNoSegment) || !errors.Is(err, syscall.ENOSPC) {
+				t.Fatal(err)
+			}
+			break
+		}
+		if last++; last > 1000 {
+			t.Fatal("never full")
+		}
+	}
+	checkRange(t, w, 1, last, 1)
+	full = false
+	must(t, w.Append(entries(last+1, 20, 1, 20_000)))
+	checkRange(t, w, 1, last+20, 1)
+	names, _ := m.List("wal")
+	for _, n := range names {
+		if n == prepareName {
+			t.Fatal("the unfinished segment was left")
+		}
+	}
+}
+
+func TestAReadErrorIsNotATornWrite(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	must(t, w.Append(entries(1, 10, 1, 100)))
+	before := snapshot(t, m)
+	_, _, err := Open(testOptions(fsx.Inject(m, func(op fsx.Op, _ string) error {
+		if op == fsx.OpRead {
+			return syscall.EIO
+		}
+		return nil
+	})))
+	if !errors.Is(err, syscall.EIO) || errors.Is(err, ErrCorrupt) || snapshot(t, m) != before {
+		t.Fatal(err)
+	}
+}
+
+func TestPoisonDuringAWriteMakesItsResultUnknown(t *testing.T) {
+	m := fsx.NewMem()
+	var w *WAL
+	hung := false
+	w, _ = mustOpen(t, testOptions(fsx.Inject(m, func(op fsx.Op, _ string) error {
+		if hung && op == fsx.OpSync {
+			if _, ok := w.WriteStarted(); !ok {
+				t.Error("the write in flight is not seen")
+			}
+			w.Poison(errors.New("gave up"))
+			hung = false
+		}
+		return nil
+	})))
+	must(t, w.Append(entries(1, 1, 1, 1)))
+	hung = true
+	if err := w.Append(entries(2, 1, 1, 1)); !errors.Is(err, ErrPoisoned) {
+		t.Fatal(err)
+	}
+	if _, ok := w.WriteStarted(); ok || w.LastIndex() != 1 {
+		t.Fatal("published")
+	}
+}
+
+func TestTheBackgroundKeepsUpWhileReadersRead(t *testing.T) {
+	m := fsx.NewMem()
+	o := testOptions(m)
+	o.Inline, o.Pace, o.CacheBytes = false, time.Microsecond, 64<<10
+	w, _ := mustOpen(t, o)
+	stop := make(chan struct{})
+	done := make(chan error, 2)
+	for range 2 {
+		go func() {
+			for i := uint64(1); ; i++ {
+				select {
+				case <-stop:
+					done <- nil
+					return
+				default:
+				}
+				first, last := w.FirstIndex(), w.LastIndex()
+				if first == 0 {
+					continue
+				}
+				index := first + i*7919%(last-first+1)
+				e, err := w.Read(index)
+				if errors.Is(err, ErrNotFound) {
+					continue // truncated meanwhile
+				}
+				if err == nil && (e.Index != index || !bytes.Equal(e.Data, payload(index, e.Term, len(e.Data)-20))) {
+					err = fmt.Errorf("entry %d is wrong", index)
+				}
+				if err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+	}
+	next := uint64(1)
+	for i := range 400 {
+		must(t, w.Append(entries(next, 10, uint64(i), 1000)))
+		next += 10
+		if i%10 == 9 {
+			must(t, w.TruncateFront(next-300))
+		}
+		if i%50 == 49 {
+			must(t, w.TruncateBack(next-5))
+			next -= 5
+		}
+	}
+	close(stop)
+	for range 2 {
+		must(t, <-done)
+	}
+	must(t, w.Close())
+	if mt := w.Metrics(); mt.Recycled < 5 {
+		t.Fatalf("%+v", mt)
+	}
+}
+
+func TestAppendAllocatesNothingPerEntry(t *testing.T) {
+	o := Options{FS: fsx.NewMem(), Dir: "wal", SegmentBytes: 64 << 20, Inline: true, ReadySegments: 1, CacheBytes: 1 << 20}
+	o.FS = nullFS{o.FS}
+	w, _ := mustOpen(t, o)
+	batch := make([]Entry, 1000)
+	next := uint64(1)
+	data := make([]byte, 100)
+	allocs := testing.AllocsPerRun(50, func() {
+		for i := range batch {
+			batch[i] = Entry{Index: next, Data: data}
+			next++
+		}
+		must(t, w.Append(batch))
+	})
+	if allocs > 20 {
+		t.Fatalf("%v allocations for %d entries", allocs, len(batch))
+	}
+	must(t, w.Close())
+}
+
+// snapshot renders every byte of the log's directory.
+func snapshot(t testing.TB, fs fsx.FS) string {
+	t.Helper()
+	names, err := fs.List("wal")
+	must(t, err)
+	var out strings.Builder
+	for _, n := range names {
+		b := readFile(t, fs, n)
+		fmt.Fprintf(&out, "%s %d %08x\n", n, len(b), crc32.Checksum(b, castagnoli))
+	}
+	return out.String()
+}
+
+func readFile(t testing.TB, fs fsx.FS, name string) []byte {
+	t.Helper()
+	f, err := fs.Open("wal/" + name)
+	must(t, err)
+	defer f.Close()
+	fi, err := f.Stat()
+	must(t, err)
+	b := make([]byte, fi.Size())
+	if len(b) > 0 {
+		_, err = f.ReadAt(b, 0)
+		must(t, err)
+	}
+	return b
+}
