@@ -287,7 +287,7 @@ func (u *Unit) PartitionSettings(p PartitionID, s PartitionSettings, metaIndex u
 	u.partition(OpPartitionSettings, p, metaIndex, &s)
 }
 
-// PartitionDrop forgets a partition; a later open with a smaller metadata index does not bring it back.
+// PartitionDrop forgets a partition for good: a late open of it changes nothing.
 func (u *Unit) PartitionDrop(p PartitionID, metaIndex uint64) {
 	u.partition(OpPartitionDrop, p, metaIndex, nil)
 }

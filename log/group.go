@@ -1,0 +1,167 @@
+package log
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// groups is the committed offsets that Pebble does not hold yet, over those that it does: a changing
+// generation and, while a writer round is under way, the one that it writes.
+type groups struct {
+	mu            sync.Mutex
+	cur, flushing generation
+}
+
+// generation is the changes of the groups between two rounds.
+type generation map[string]*groupChange
+
+type groupChange struct {
+	dropped bool                        // what was before is gone
+	offsets map[PartitionID]GroupOffset // offset -1: deleted
+}
+
+func (g generation) change(group string) *groupChange {
+	c := g[group]
+	if c == nil {
+		c = &groupChange{offsets: map[PartitionID]GroupOffset{}}
+		g[group] = c
+	}
+	return c
+}
+
+func (g *groups) commit(group string, offsets []GroupOffset) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := g.cur.change(group)
+	for _, o := range offsets {
+		c.offsets[o.Partition] = o
+	}
+}
+
+func (g *groups) drop(group string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cur[group] = &groupChange{dropped: true, offsets: map[PartitionID]GroupOffset{}}
+}
+
+// cut begins a new generation and returns the one to write. The one before was written.
+func (g *groups) cut() generation {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.flushing, g.cur = g.cur, generation{}
+	return g.flushing
+}
+
+// flushed notes that Pebble holds the generation that was cut.
+func (g *groups) flushed() {
+	g.mu.Lock()
+	g.flushing = nil
+	g.mu.Unlock()
+}
+
+// GroupOffsets returns what a group has committed, sorted by partition. It may read from the disk.
+func (s *Store) GroupOffsets(group string) (out []GroupOffset, err error) {
+	err = s.use(func() error {
+		out, err = s.groupOffsets(group)
+		return err
+	})
+	return out, err
+}
+
+func (s *Store) groupOffsets(group string) ([]GroupOffset, error) {
+	// The snapshot is taken while the generations stand still: what they lack, it has.
+	s.groups.mu.Lock()
+	snap := s.db.NewSnapshot()
+	var changes []groupChange
+	for _, g := range []generation{s.groups.flushing, s.groups.cur} {
+		if c := g[group]; c != nil {
+			changes = append(changes, groupChange{c.dropped, maps.Clone(c.offsets)})
+		}
+	}
+	s.groups.mu.Unlock()
+	defer snap.Close()
+
+	found := map[PartitionID]GroupOffset{}
+	prefix := groupKey(group)
+	it, err := snap.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyEnd(prefix)})
+	if err != nil {
+		return nil, s.kvError(err)
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		o, err := decodeGroupRow(it.Key()[len(prefix):], it.Value())
+		if err != nil {
+			_ = it.Close()
+			return nil, s.kvError(err)
+		}
+		found[o.Partition] = o
+	}
+	if err := it.Close(); err != nil {
+		return nil, s.kvError(err)
+	}
+	for _, c := range changes {
+		if c.dropped {
+			clear(found)
+		}
+		maps.Copy(found, c.offsets)
+	}
+	out := make([]GroupOffset, 0, len(found))
+	for _, o := range found {
+		if o.Offset >= 0 {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, func(a, b GroupOffset) int { return a.Partition.Compare(b.Partition) })
+	return out, nil
+}
+
+// Groups returns the names of the groups that have committed something, sorted. It may read from the disk.
+func (s *Store) Groups() (out []string, err error) {
+	err = s.use(func() error {
+		out, err = s.groupNames()
+		return err
+	})
+	return out, err
+}
+
+func (s *Store) groupNames() ([]string, error) {
+	names := map[string]bool{}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowGroup}, UpperBound: []byte{rowGroup + 1}})
+	if err != nil {
+		return nil, s.kvError(err)
+	}
+	for ok := it.First(); ok; {
+		name, prefix, err := parseGroupKey(it.Key())
+		if err != nil {
+			_ = it.Close()
+			return nil, s.kvError(err)
+		}
+		names[name] = true
+		ok = it.SeekGE(keyEnd(prefix))
+	}
+	if err := it.Close(); err != nil {
+		return nil, s.kvError(err)
+	}
+	s.groups.mu.Lock()
+	for _, g := range []generation{s.groups.flushing, s.groups.cur} {
+		for name := range g {
+			names[name] = true
+		}
+	}
+	s.groups.mu.Unlock()
+	var out []string
+	for name := range names {
+		// A name may stand for offsets that are deleted.
+		o, err := s.groupOffsets(name)
+		if err != nil {
+			return nil, err
+		}
+		if len(o) > 0 {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}

@@ -1,0 +1,188 @@
+package log
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/headrace/headrace/internal/fsx"
+	"github.com/headrace/headrace/log/segment"
+)
+
+// A LogStart is a proposal to raise a log start.
+type LogStart struct {
+	Partition PartitionID
+	Offset    int64
+}
+
+// RetentionCandidates returns the log starts that the settings of the partitions would allow at now (ms since
+// 1970). It changes nothing: the leader proposes them as OpLogStart, after it has held them against what
+// consumers still need. Whole segments and runs are dropped, only such that are in files, and the last bytes
+// of a partition only by time. It may read from the disk.
+func (s *Store) RetentionCandidates(now int64) ([]LogStart, error) {
+	var out []LogStart
+	err := s.use(func() error {
+		for _, id := range s.Partitions() {
+			p, ok := s.Partition(id)
+			l := p.layoutOrNil(ok)
+			if l == nil {
+				continue
+			}
+			offset, err := s.retention(p, l, now)
+			if err != nil {
+				return err
+			}
+			if offset > p.LogStart() {
+				out = append(out, LogStart{id, offset})
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (s *Store) retention(p *Partition, l *layout, now int64) (offset int64, err error) {
+	set := p.Settings()
+	size := l.mixBytes
+	for i := range l.segs {
+		size += l.segs[i].logBytes
+	}
+	drop := func(lastAppend, bytes int64) bool {
+		old := set.RetentionMs >= 0 && lastAppend/int64(time.Millisecond)+set.RetentionMs < now
+		big := set.RetentionBytes >= 0 && size-bytes >= set.RetentionBytes
+		if old || big {
+			size -= bytes
+		}
+		return old || big
+	}
+	for i := range l.segs {
+		if !drop(l.segs[i].lastAppend, l.segs[i].logBytes) {
+			return offset, nil
+		}
+		offset = l.segs[i].end
+	}
+	if l.mixRuns == 0 || (set.RetentionBytes < 0 && (set.RetentionMs < 0 || l.mixOldest/int64(time.Millisecond)+set.RetentionMs >= now)) {
+		return offset, nil
+	}
+	err = s.eachRun(s.db, p.id, l.mixStart, func(_ int64, _ uint64, h segment.Head, _ []byte) (bool, error) {
+		if !drop(h.AppendTime, h.Bytes) {
+			return false, nil
+		}
+		offset = h.Last + 1
+		return true, nil
+	})
+	return offset, err
+}
+
+// Removing a large file at once stalls the syncs of others for tens of milliseconds; shrinking it in steps
+// with pauses does not.
+const (
+	truncateStep  = 8 << 20
+	truncatePause = 5 * time.Millisecond
+)
+
+// queueRemoval lets the file or directory at path be removed. Token held.
+func (w *writer) queueRemoval(path string) {
+	w.dirty.discardUnder(path)
+	w.s.removals.Lock()
+	w.s.removals.paths = append(w.s.removals.paths, path)
+	w.s.removals.Unlock()
+}
+
+// removeQueued removes what waits, in any goroutine.
+func (s *Store) removeQueued() {
+	for {
+		select {
+		case <-s.closed:
+			return
+		default:
+		}
+		s.removals.Lock()
+		if len(s.removals.paths) == 0 {
+			s.removals.paths = nil
+			s.removals.Unlock()
+			return
+		}
+		path := s.removals.paths[0]
+		s.removals.paths = s.removals.paths[1:]
+		s.removals.Unlock()
+		if err := s.use(func() error { return s.remove(path) }); err != nil && !errors.Is(err, ErrClosed) {
+			// It is found again at the next start.
+			s.opts.Logger.Warn("file not removed", "path", path, "err", err)
+		}
+	}
+}
+
+func (s *Store) remove(path string) error {
+	fs := s.opts.FS
+	info, err := fs.Stat(s.path(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return s.removeFile(path)
+	}
+	names, err := fs.List(s.path(path))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := s.removeFile(fs.PathJoin(path, name)); err != nil {
+			return err
+		}
+	}
+	if err := fs.Remove(s.path(path)); err != nil {
+		return err
+	}
+	// The topic's directory goes with its last partition.
+	dir := fs.PathDir(path)
+	if names, err := fs.List(s.path(dir)); err == nil && len(names) == 0 && dir != topicsDir {
+		_ = fs.Remove(s.path(dir)) // another partition may have come in between
+	}
+	return nil
+}
+
+func (s *Store) removeFile(path string) error {
+	s.handles.forget(path)
+	s.indexes.forget(path)
+	f, err := s.opts.FS.OpenFile(s.path(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = s.shrink(f)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	s.metrics.removed.Add(1)
+	return s.opts.FS.Remove(s.path(path))
+}
+
+func (s *Store) shrink(f fsx.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	for size := info.Size() - truncateStep; size > 0; size -= truncateStep {
+		if err := f.Truncate(size); err != nil {
+			return err
+		}
+		if s.opts.Manual {
+			continue
+		}
+		select {
+		case <-s.closed:
+			return ErrClosed
+		case <-time.After(truncatePause):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,503 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/headrace/headrace/internal/fsx"
+)
+
+// An EntryLog is the log that feeds the store, as far as the store reads it: for batches that have left
+// memory before they were in a file, and for recovery. It must hold every entry after the last checkpoint.
+// Its methods may be called by any goroutine.
+type EntryLog interface {
+	// ReadEntry returns the raft term and the bytes of an entry as they were given to Apply.
+	ReadEntry(index uint64) (term uint64, data []byte, err error)
+	// Bounds returns the first and the last raft index held, 0 and 0 if there is none.
+	Bounds() (first, last uint64)
+}
+
+// Options of a Store. Zero values mean the defaults.
+type Options struct {
+	// FS is where the files are.
+	FS fsx.FS
+	// Dir is the store's directory. It is made if it does not exist.
+	Dir string
+	// Log is the log that feeds the store. Without one, batches stay in memory until they are in files
+	// whatever CacheBytes says, and a crash can lose what the last checkpoint did not cover.
+	Log EntryLog
+	// CacheBytes is the budget of the tail cache (256 MiB).
+	CacheBytes int64
+	// SegmentBytes is the size at which a segment file is closed (256 MiB).
+	SegmentBytes int64
+	// RoundBytes is how many applied bytes wait before the writer begins a round (16 MiB). The proposer's
+	// limit on Backlog must be well above.
+	RoundBytes int64
+	// RoundDelay is how long applied bytes wait at most before the writer begins a round (5 s).
+	RoundDelay time.Duration
+	// ThinBytes is how much a partition gathers in the mixed segment before it gets a file (1 MiB).
+	ThinBytes int64
+	// RetryDelay is the pause after a failed write behind the log (500 ms).
+	RetryDelay time.Duration
+	// MemTableBytes and BlockCacheBytes bound Pebble's memory (16 MiB and 8 MiB).
+	MemTableBytes, BlockCacheBytes int64
+	// MaxOpenFiles bounds the files that readers and the writer each hold open (256).
+	MaxOpenFiles int
+	// Manual starts no goroutine: the caller runs Step. For tests.
+	Manual bool
+	// Logger gets state changes. nil: none.
+	Logger *slog.Logger
+	// Events are told about state changes.
+	Events Events
+
+	maxProducers int // MaxProducers, smaller in tests
+}
+
+// Events are called by the goroutine that met the event, with no lock held, and must not block.
+type Events struct {
+	// Degraded is called when writing behind the log begins to fail, with nil when it works again.
+	Degraded func(error)
+	// Poisoned is called once.
+	Poisoned func(error)
+	// Corrupt is called for bytes on disk that were found to be wrong.
+	Corrupt func(*CorruptError)
+}
+
+func (o Options) withDefaults() Options {
+	def := func(v *int64, d int64) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&o.CacheBytes, 256<<20)
+	def(&o.SegmentBytes, 256<<20)
+	def(&o.RoundBytes, 16<<20)
+	def(&o.ThinBytes, 1<<20)
+	def(&o.MemTableBytes, 16<<20)
+	def(&o.BlockCacheBytes, 8<<20)
+	def((*int64)(&o.RoundDelay), int64(5*time.Second))
+	def((*int64)(&o.RetryDelay), int64(500*time.Millisecond))
+	if o.FS == nil {
+		o.FS = fsx.Disk()
+	}
+	if o.MaxOpenFiles <= 0 {
+		o.MaxOpenFiles = 256
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.maxProducers <= 0 {
+		o.maxProducers = MaxProducers
+	}
+	return o
+}
+
+// point is a place in the shard's log.
+type point struct{ index, term uint64 }
+
+type droppedAt struct {
+	metaIndex uint64
+	at        int64 // append time, ns
+}
+
+type drop struct {
+	id PartitionID
+	p  *Partition // nil: it was not here
+	droppedAt
+}
+
+// A Store is the applied state of one shard on one replica. See the package comment for who may call what.
+type Store struct {
+	opts Options
+	db   *pebble.DB
+	kvfs *patientFS
+
+	applyMu sync.Mutex // held by Apply for one entry, and by whoever needs the state between two
+	applied atomic.Pointer[point]
+	written atomic.Uint64 // raft index that Pebble holds
+	backlog atomic.Int64  // bytes of entries after written
+
+	// Changed by the Apply goroutine, which reads them without the lock.
+	parts struct {
+		sync.RWMutex
+		m map[PartitionID]*Partition
+	}
+	tasks struct {
+		sync.RWMutex
+		m map[TaskID]*TaskState
+	}
+	groups groups
+
+	// Of the Apply goroutine, under applyMu.
+	now          int64 // append time of the last entry, ns
+	producers    producerList
+	maxProducers int
+	dropped      map[PartitionID]droppedAt
+	settings     map[PartitionSettings]*PartitionSettings
+	lastPart     *Partition
+	cache        tailCache
+	pending      pending
+	scratch      struct {
+		judging judging
+		offsets []int64
+	}
+
+	// The writer: whoever holds the token. See round.go.
+	token chan struct{}
+	w     writer
+
+	handles *handleCache
+	indexes indexCache
+
+	failure struct {
+		sync.Mutex
+		degraded error
+		poisoned error
+	}
+	failed  atomic.Bool // failure holds something
+	metrics metrics
+
+	kicks  chan struct{}
+	closed chan struct{}
+	close  sync.Once
+	life   lifetime
+
+	removals struct {
+		sync.Mutex
+		paths []string // files and directories to remove, found again at the next start
+	}
+	done sync.WaitGroup
+}
+
+// Applied returns the raft index and term of the last applied entry, as it is in memory.
+func (s *Store) Applied() (index, term uint64) {
+	p := s.applied.Load()
+	return p.index, p.term
+}
+
+// Durable returns the raft index that the last checkpoint made durable: entries up to it are not needed any
+// more.
+func (s *Store) Durable() uint64 { return s.w.checkpoint.Load().index }
+
+// Written returns the raft index that the files and Pebble hold, durable or not.
+func (s *Store) Written() uint64 { return s.written.Load() }
+
+// Backlog is the number of bytes of entries that were applied and are not yet in files. The proposer limits
+// it; Apply never waits for it.
+func (s *Store) Backlog() int64 { return s.backlog.Load() }
+
+// Partition returns a partition by name.
+func (s *Store) Partition(id PartitionID) (*Partition, bool) {
+	s.parts.RLock()
+	p, ok := s.parts.m[id]
+	s.parts.RUnlock()
+	return p, ok
+}
+
+// Partitions returns the names of all partitions, sorted.
+func (s *Store) Partitions() []PartitionID {
+	s.parts.RLock()
+	ids := make([]PartitionID, 0, len(s.parts.m))
+	for id := range s.parts.m {
+		ids = append(ids, id)
+	}
+	s.parts.RUnlock()
+	slices.SortFunc(ids, PartitionID.Compare)
+	return ids
+}
+
+// Ends fills ends with the log ends of parts as they were after one applied entry, whose raft index it
+// returns: a cut through the shard. It waits for an Apply that is under way.
+func (s *Store) Ends(parts []*Partition, ends []int64) (index uint64) {
+	s.applyMu.Lock()
+	defer s.applyMu.Unlock()
+	for i, p := range parts {
+		ends[i] = p.end.Load()
+	}
+	return s.applied.Load().index
+}
+
+// AppendTime is the append time of the last applied entry, ns since 1970, 0 before the first.
+func (s *Store) AppendTime() int64 {
+	s.applyMu.Lock()
+	defer s.applyMu.Unlock()
+	return s.now
+}
+
+// Err is nil while the store works, ErrDegraded while writing behind the log fails, ErrPoisoned after it can
+// never succeed again. The error says why.
+func (s *Store) Err() error {
+	if !s.failed.Load() {
+		return nil
+	}
+	s.failure.Lock()
+	defer s.failure.Unlock()
+	if s.failure.poisoned != nil {
+		return s.failure.poisoned
+	}
+	return s.failure.degraded
+}
+
+func (s *Store) poisonedErr() error {
+	s.failure.Lock()
+	defer s.failure.Unlock()
+	return s.failure.poisoned
+}
+
+func (s *Store) poison(err error) {
+	s.failure.Lock()
+	first := s.failure.poisoned == nil
+	if first {
+		s.failure.poisoned = fmt.Errorf("%w: %w", ErrPoisoned, err)
+		err = s.failure.poisoned
+		s.failed.Store(true)
+	}
+	s.failure.Unlock()
+	if !first {
+		return
+	}
+	s.opts.Logger.Error("store poisoned", "dir", s.opts.Dir, "err", err)
+	if f := s.opts.Events.Poisoned; f != nil {
+		f(err)
+	}
+}
+
+// setDegraded notes the result of a write behind the log; nil ends the state.
+func (s *Store) setDegraded(err error) {
+	s.failure.Lock()
+	was := s.failure.degraded
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrDegraded, err)
+	}
+	s.failure.degraded = err
+	s.failed.Store(err != nil || s.failure.poisoned != nil)
+	s.failure.Unlock()
+	if (was == nil) == (err == nil) {
+		return
+	}
+	if err != nil {
+		s.opts.Logger.Warn("store degraded", "dir", s.opts.Dir, "err", err)
+	} else {
+		s.opts.Logger.Info("store writes again", "dir", s.opts.Dir)
+	}
+	if f := s.opts.Events.Degraded; f != nil {
+		f(err)
+	}
+}
+
+// corrupt reports a finding once it leaves the store.
+func (s *Store) corrupt(err *CorruptError) error {
+	s.metrics.corrupt.Add(1)
+	s.opts.Logger.Error("corrupt bytes", "dir", s.opts.Dir, "err", err)
+	if f := s.opts.Events.Corrupt; f != nil {
+		f(err)
+	}
+	return err
+}
+
+func (s *Store) shareSettings(set PartitionSettings) *PartitionSettings {
+	if p, ok := s.settings[set]; ok {
+		return p
+	}
+	if len(s.settings) >= 1024 {
+		clear(s.settings)
+	}
+	p := &set
+	s.settings[set] = p
+	return p
+}
+
+// lifetime counts who uses the files and Pebble, so that Close can wait for them.
+type lifetime struct {
+	mu    sync.Mutex
+	idle  sync.Cond // on mu
+	users int
+	ended bool
+}
+
+// end refuses new users and waits for those that are left.
+func (l *lifetime) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	for l.users > 0 {
+		l.idle.Wait()
+	}
+}
+
+// use keeps the store's files and Pebble open during do. ErrClosed if they are not open any more.
+func (s *Store) use(do func() error) error {
+	l := &s.life
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return ErrClosed
+	}
+	l.users++
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		if l.users--; l.users == 0 {
+			l.idle.Broadcast()
+		}
+		l.mu.Unlock()
+	}()
+	return do()
+}
+
+// kick makes the writer goroutine look for work.
+func (s *Store) kick() {
+	select {
+	case s.kicks <- struct{}{}:
+	default:
+	}
+}
+
+// lockWriter takes the writer's token.
+func (s *Store) lockWriter(ctx context.Context) error {
+	select {
+	case s.token <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.closed:
+		return ErrClosed
+	}
+	select {
+	case <-s.closed:
+		s.unlockWriter()
+		return ErrClosed
+	default:
+		return nil
+	}
+}
+
+func (s *Store) unlockWriter() { <-s.token }
+
+// Flush writes everything that was applied before the call to files and Pebble. Nothing is synced.
+//
+// It works in the caller's goroutine and waits for the disk. Errors: ErrDegraded, after which the writer goes
+// on trying; ErrPoisoned; ErrClosed; the context's, only while waiting for another round.
+func (s *Store) Flush(ctx context.Context) error {
+	if err := s.lockWriter(ctx); err != nil {
+		return err
+	}
+	defer s.unlockWriter()
+	return s.catchUp()
+}
+
+// Step runs one writer round if something waits and reports whether it did. For tests with Options.Manual.
+func (s *Store) Step() (bool, error) {
+	if err := s.lockWriter(context.Background()); err != nil {
+		return false, err
+	}
+	defer s.unlockWriter()
+	done, err := s.runRound()
+	s.removeQueued()
+	return done, err
+}
+
+// run is the writer goroutine.
+func (s *Store) run() {
+	defer s.done.Done()
+	timer := time.NewTimer(s.opts.RoundDelay)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.closed:
+			return
+		case <-s.kicks:
+		case <-timer.C:
+		}
+		delay := s.opts.RoundDelay
+		if err := s.Flush(context.Background()); errors.Is(err, ErrDegraded) {
+			delay = s.opts.RetryDelay
+			select {
+			case <-s.closed:
+				return
+			case <-time.After(delay):
+			}
+			s.kick()
+		}
+		s.removeQueued()
+		timer.Reset(delay)
+	}
+}
+
+// Close stops the writer and closes the files. It writes nothing: what was applied after the last round is
+// in the log. The partitions answer ErrClosed where they would need a file.
+func (s *Store) Close() error {
+	var err error
+	s.close.Do(func() {
+		close(s.closed)
+		s.kvfs.hurry()
+		s.token <- struct{}{} // the round in flight has ended; nobody gets the token again
+		s.done.Wait()
+		s.life.end() // readers in flight have ended
+		s.w.closeFiles()
+		s.handles.close()
+		if s.kvfs.broken() {
+			// Pebble met an error that it does not survive: its goroutines may never answer again.
+			return
+		}
+		err = s.closeDB()
+	})
+	return err
+}
+
+type metrics struct {
+	entries, units, rejected             atomic.Int64
+	rounds, placedBytes, mixedBytes      atomic.Int64
+	moved, checkpoints, evicted          atomic.Int64
+	tailReads, fileReads, logReads       atomic.Int64
+	corrupt, segments, removed, repaired atomic.Int64
+	cacheBytes, lastRound, lastCheckpnt  atomic.Int64
+}
+
+// Metrics are counters since the store was opened, and present sizes.
+type Metrics struct {
+	Entries, Units, Rejected       int64
+	Rounds                         int64 // writer rounds
+	PlacedBytes                    int64 // bytes of batches written to segments of their own
+	MixedBytes                     int64 // bytes of batches written to the mixed segment
+	MovedBytes                     int64 // of PlacedBytes: moved out of the mixed segment
+	Checkpoints                    int64
+	TailReads, FileReads, LogReads int64 // reads answered from memory, files, the log
+	Evicted                        int64 // entries that left the tail cache
+	Corrupt                        int64 // wrong bytes found
+	SegmentsMade, FilesRemoved     int64
+	Repaired                       int64 // batches that recovery wrote again
+	CacheBytes, BacklogBytes       int64
+	Partitions, Producers          int
+	RoundTime, CheckpointTime      time.Duration // of the last one
+	Pebble                         *pebble.Metrics
+}
+
+// Metrics returns a snapshot. It waits for an Apply that is under way.
+func (s *Store) Metrics() Metrics {
+	m := &s.metrics
+	out := Metrics{
+		Entries: m.entries.Load(), Units: m.units.Load(), Rejected: m.rejected.Load(), Rounds: m.rounds.Load(),
+		PlacedBytes: m.placedBytes.Load(), MixedBytes: m.mixedBytes.Load(), MovedBytes: m.moved.Load(),
+		Checkpoints: m.checkpoints.Load(), TailReads: m.tailReads.Load(), FileReads: m.fileReads.Load(),
+		LogReads: m.logReads.Load(), Evicted: m.evicted.Load(), Corrupt: m.corrupt.Load(),
+		SegmentsMade: m.segments.Load(), FilesRemoved: m.removed.Load(), Repaired: m.repaired.Load(), CacheBytes: m.cacheBytes.Load(),
+		BacklogBytes: s.backlog.Load(), RoundTime: time.Duration(m.lastRound.Load()),
+		CheckpointTime: time.Duration(m.lastCheckpnt.Load()),
+	}
+	s.applyMu.Lock()
+	out.Partitions, out.Producers = len(s.parts.m), s.producers.count
+	s.applyMu.Unlock()
+	_ = s.use(func() error {
+		out.Pebble = s.db.Metrics()
+		return nil
+	}) // closed: nil
+	return out
+}
