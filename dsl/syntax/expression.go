@@ -127,11 +127,20 @@ func (s *exprScanner) run() {
 			} else {
 				s.checkOperand(t)
 			}
-		} else if t.kind == kindEOF || t.kind == kindBad || t.is("|>") {
+		} else if t.kind == kindEOF || t.kind == kindBad || t.is("|>") || s.nextStatement(t) {
 			s.unclosed(t)
+		}
+		if t.end-s.start > 2*MaxExpr { // far beyond the limit: do not look for the end
+			s.fail(expr.CodeTooLarge, t, fmt.Sprintf("an expression has at most %d bytes", MaxExpr), "the cost of a row must be bounded", "split it with `set` into named columns")
 		}
 		s.take(t)
 	}
+}
+
+// nextStatement tells whether t begins a statement although a bracket is open. In an expression that would
+// be two operands in a row.
+func (s *exprScanner) nextStatement(t token) bool {
+	return t.kind == kindName && s.operand && startsLine(s.p.text, t.pos) && s.p.startsStatement(t)
 }
 
 // equals handles the single = where == was meant: one error, and the scan goes on.
@@ -232,9 +241,9 @@ func (s *exprScanner) unclosed(t token) {
 		s.p.badToken()
 	}
 	open := s.stack[len(s.stack)-1].tok
-	s.p.tok, s.p.end = scan(s.p.text, open.end, false), open.end
-	if t.is("|>") {
-		s.p.tok, s.p.end = scan(s.p.text, t.pos, false), s.pos
+	s.p.tok, s.p.end = scan(s.p.text, t.pos, false), s.pos
+	if t.kind == kindEOF {
+		s.p.tok, s.p.end = scan(s.p.text, open.end, false), open.end // the bracket may have swallowed statements
 	}
 	s.p.report(expr.CodeBracket, open.pos, open.end, fmt.Sprintf("this `%s` is not closed", open.text),
 		"found "+t.describe()+" first", fmt.Sprintf("`%s`", closing(open.text)), &plan.Edit{Start: s.pos, End: s.pos, Text: closing(open.text)})

@@ -13,6 +13,7 @@ const (
 	MaxText  = 1 << 20 // bytes of a module
 	MaxExpr  = 8 << 10 // bytes of an expression
 	maxDepth = 100     // nested brackets, types, pattern groups
+	maxLine  = 2000    // bytes of a source line that a diagnostic shows
 	maxDiags = 100     // syntax errors that are reported; the rest would only follow from them
 )
 
@@ -105,9 +106,13 @@ func (p *parser) report(code string, pos, end int, message, reason, fix string, 
 		end = max(pos+1, min(end, start+len(i))) // the caret stays on its line
 	}
 	length := max(1, p.mod.src.runeOffset(end)-p.mod.src.runeOffset(pos))
+	source := p.mod.src.lineText(line)
+	if len(source) > maxLine {
+		source = ""
+	}
 	p.diags = append(p.diags, plan.Diagnostic{
 		Code: code, Message: message, File: p.mod.File, Line: line, Column: col, Length: length,
-		Reason: reason, Fix: fix, LineText: p.mod.src.lineText(line), Edit: edit,
+		Reason: reason, Fix: fix, LineText: source, Edit: edit,
 	})
 }
 

@@ -2,7 +2,6 @@ package syntax
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/headrace/headrace/dsl/expr"
 	"github.com/headrace/headrace/dsl/plan"
@@ -45,9 +44,20 @@ func (p *parser) toStatement() {
 }
 
 // startsLine tells whether only spaces stand before the current token on its line.
-func (p *parser) startsLine() bool {
-	i := strings.LastIndexByte(p.text[:p.tok.pos], '\n')
-	return strings.TrimSpace(p.text[i+1:p.tok.pos]) == ""
+func (p *parser) startsLine() bool { return startsLine(p.text, p.tok.pos) }
+
+func startsLine(text string, pos int) bool {
+	for pos > 0 {
+		switch text[pos-1] {
+		case '\n':
+			return true
+		case ' ', '\t', '\r':
+			pos--
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 func (p *parser) module() {
