@@ -1,0 +1,179 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/headrace/headrace/log"
+	"github.com/headrace/headrace/log/record"
+	"github.com/headrace/headrace/replication"
+)
+
+// busyWait is how long an append waits for room before it is refused as busy.
+const busyWait = 30 * time.Second
+
+// An Appended is the answer to one batch.
+type Appended struct {
+	Err              error // an *Error
+	Offset           int64 // of the first record; the original one for a duplicate
+	LogStart         int64
+	AppendTimeMillis int64 // the records' timestamp if the topic stamps them, else -1
+	Records, Bytes   int
+	Duplicate        bool
+}
+
+// unitPool keeps units whose memory can be used again once their proposal is answered.
+type unitPool struct{ p sync.Pool }
+
+func (u *unitPool) get() *log.Unit {
+	if v, ok := u.p.Get().(*log.Unit); ok {
+		return v
+	}
+	return &log.Unit{}
+}
+
+// maxPooledUnit keeps rare huge batches from staying in memory.
+const maxPooledUnit = 2 << 20
+
+func (u *unitPool) put(v *log.Unit) {
+	if v.Size() <= maxPooledUnit {
+		v.Reset()
+		u.p.Put(v)
+	}
+}
+
+// Append checks a record batch and proposes it as a unit of its own. batch is copied before Append
+// returns. If the error is nil, done is called once, possibly before Append returns and possibly by the
+// shard's apply goroutine: it must not block. Append waits while too many bytes are in flight, so one
+// caller's batches are proposed in the order of its calls.
+func (b *Broker) Append(ctx context.Context, t *Topic, partition int32, batch []byte, done func(Appended)) error {
+	if err := b.mayWrite(t, partition); err != nil {
+		return err
+	}
+	h, err := checkBatch(t, batch)
+	if err != nil {
+		return err
+	}
+	stamp := int64(-1)
+	if t.Settings.AppendTimestamps {
+		stamp = b.opts.Now().UnixMilli()
+		batch = stamped(batch, h, stamp)
+	}
+	id := log.PartitionID{Topic: t.ID, Index: partition}
+	p, ok := b.store.Partition(id)
+	if !ok {
+		return Errorf(UnknownPartition, "partition %d of topic %q is not open yet", partition, t.Name)
+	}
+	u := b.units.get()
+	u.Append(id, batch)
+	count, size := int(h.Count), len(batch)
+	name := t.Name
+	answer := func(r replication.Result) {
+		b.units.put(u)
+		if r.Err != nil {
+			done(Appended{Err: proposalError(r.Err), Offset: -1, LogStart: -1, AppendTimeMillis: -1})
+			return
+		}
+		if !r.Duplicate {
+			b.topics.appended(name, count, size)
+		}
+		done(Appended{
+			Offset: r.Offsets[0], LogStart: p.LogStart(), AppendTimeMillis: stamp, Records: count, Bytes: size,
+			Duplicate: r.Duplicate,
+		})
+	}
+	err = b.data.Propose(u, answer)
+	if errors.Is(err, replication.ErrBusy) {
+		ctx, cancel := context.WithTimeout(ctx, busyWait)
+		defer cancel()
+		err = b.data.ProposeWait(ctx, u, answer)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = errors.Join(replication.ErrBusy, err)
+		}
+	}
+	if err != nil {
+		b.units.put(u)
+		return proposalError(err)
+	}
+	return nil
+}
+
+// mayWrite refuses topics that are not for producers.
+func (b *Broker) mayWrite(t *Topic, partition int32) error {
+	switch {
+	case t.Kind == View:
+		return Errorf(TopicIsView, "%q is a view of %q", t.Name, t.View.Source())
+	case t.Kind == Derived:
+		return Errorf(TopicIsDerived, "topic %q is written by %s", t.Name, t.Owner)
+	case partition < 0 || partition >= t.Partitions:
+		return Errorf(UnknownPartition, "topic %q has %d partitions, no partition %d", t.Name, t.Partitions, partition)
+	case !t.Ready:
+		return Errorf(UnknownTopic, "topic %q is being opened", t.Name)
+	}
+	return nil
+}
+
+// checkBatch judges a batch from outside: lengths and checksum first, then what it claims to be. The
+// records themselves are not looked at; readers check them.
+func checkBatch(t *Topic, batch []byte) (record.Header, error) {
+	limit := int(t.Settings.MaxBatchBytes)
+	if limit <= 0 || limit > log.MaxBatchBytes {
+		limit = log.MaxBatchBytes
+	}
+	if len(batch) == 0 {
+		return record.Header{}, Errorf(InvalidBatch, "no record batch for topic %q", t.Name)
+	}
+	if len(batch) > limit {
+		return record.Header{}, Errorf(BatchTooLarge, "a batch of %d bytes for topic %q, whose max.message.bytes is %d", len(batch), t.Name, limit)
+	}
+	h, err := record.Verify(batch)
+	switch {
+	case errors.Is(err, record.ErrMagic):
+		return h, Errorf(InvalidBatch, "a message of format %d for topic %q: %w", h.Magic, t.Name, err)
+	case err != nil && len(batch) > h.Size() && h.Magic == record.Magic && h.Length > 0:
+		return h, Errorf(InvalidBatch, "%d bytes after the one record batch for topic %q: %w", len(batch)-h.Size(), t.Name, err)
+	case err != nil:
+		return h, Errorf(CorruptBatch, "a batch for topic %q: %w", t.Name, err)
+	case h.Codec() > record.Zstd:
+		return h, Errorf(BadCompression, "codec %d for topic %q", h.Codec(), t.Name)
+	case h.Control():
+		return h, Errorf(InvalidBatch, "a control batch for topic %q", t.Name)
+	case h.Transactional():
+		return h, Errorf(NoTransactions, "a transactional batch for topic %q", t.Name)
+	case h.Columnar():
+		return h, Errorf(InvalidBatch, "a columnar batch for topic %q", t.Name)
+	case h.ProducerID >= 0 && (h.ProducerEpoch < 0 || h.BaseSequence < 0):
+		return h, Errorf(InvalidBatch, "producer %d with epoch %d and sequence %d", h.ProducerID, h.ProducerEpoch, h.BaseSequence)
+	}
+	return h, nil
+}
+
+// stamped is a copy of batch whose records have one timestamp, as for message.timestamp.type=LogAppendTime.
+func stamped(batch []byte, h record.Header, ms int64) []byte {
+	c := make([]byte, len(batch))
+	copy(c, batch)
+	h.Attributes |= record.AttrLogAppendTime
+	h.MaxTimestamp = ms
+	record.PutHeader(c, h)
+	record.Seal(c)
+	return c
+}
+
+// EndTopic appends a time mark of +inf to every partition: the declared end of the topic's event time.
+// Records that come later are late for every window. It is one unit: all partitions or none.
+func (b *Broker) EndTopic(ctx context.Context, t *Topic) error {
+	if err := b.mayWrite(t, 0); err != nil {
+		return err
+	}
+	u := &log.Unit{}
+	mark := markTimeMark(b.opts.Now())
+	for i := range t.Partitions {
+		u.Append(log.PartitionID{Topic: t.ID, Index: i}, mark)
+	}
+	if r := b.data.Do(ctx, u); r.Err != nil {
+		return proposalError(r.Err)
+	}
+	return nil
+}

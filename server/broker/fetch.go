@@ -1,0 +1,212 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/headrace/headrace/log"
+	"github.com/headrace/headrace/log/record"
+)
+
+// A FetchRequest asks for record batches of many partitions at once, in the order of Parts.
+type FetchRequest struct {
+	MinBytes, MaxBytes int
+	Deadline           time.Time // wait until then for MinBytes
+	Parts              []FetchPart
+
+	release func()
+}
+
+// A FetchPart asks for one partition and holds the answer. A part whose Err is set beforehand is
+// answered as it is.
+type FetchPart struct {
+	Topic     *Topic
+	Partition int32
+	Offset    int64
+	MaxBytes  int
+	Epoch     int32 // leader epoch that the client believes in, -1: none
+
+	Err              error
+	LogStart, LogEnd int64
+	Batches          []log.Batch // shared with the log: must not be changed
+
+	source  *log.Partition
+	scanned int64 // more comes when source grows beyond it
+	inited  bool
+}
+
+// Release says that the answer has been sent.
+func (r *FetchRequest) Release() {
+	if r.release != nil {
+		r.release()
+		r.release = nil
+	}
+}
+
+// lowFetchBytes is how much a fetch answers when too many answers are being sent.
+const lowFetchBytes = 128 << 10
+
+// Fetch fills in the answers. It returns when MinBytes are there, when a part cannot be answered with
+// records, at the deadline, or when ctx ends. The first part that has records gets at least one batch,
+// whatever its size.
+func (b *Broker) Fetch(ctx context.Context, r *FetchRequest) {
+	limit := min(r.MaxBytes, b.opts.FetchBytes)
+	if b.fetching.Load() > int64(b.opts.FetchMemory) {
+		limit = min(limit, lowFetchBytes)
+	}
+	minBytes := min(r.MinBytes, limit)
+	total, failed := b.readAll(ctx, r, limit)
+	if !failed && total < minBytes {
+		total = b.await(ctx, r, limit, minBytes, total)
+	}
+	b.fetching.Add(int64(total))
+	r.release = func() { b.fetching.Add(-int64(total)) }
+	for i := range r.Parts {
+		p := &r.Parts[i]
+		if n := batchBytes(p.Batches); n > 0 {
+			b.topics.fetched(p.Topic.Name, n)
+		}
+	}
+}
+
+// await reads again whenever a watched partition grows.
+func (b *Broker) await(ctx context.Context, r *FetchRequest, limit, minBytes, total int) int {
+	timeout := time.Until(r.Deadline)
+	if timeout <= 0 {
+		return total
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	w := b.store.NewWaiter()
+	defer w.Cancel()
+	for {
+		ready := false
+		for i := range r.Parts {
+			p := &r.Parts[i]
+			if p.source == nil {
+				continue
+			}
+			if w.Watch(p.source, p.scanned) {
+				ready = true
+				break
+			}
+		}
+		if !ready {
+			select {
+			case <-w.C():
+			case <-timer.C:
+				return total
+			case <-ctx.Done():
+				return total
+			}
+		}
+		var failed bool
+		if total, failed = b.readAll(ctx, r, limit); failed || total >= minBytes || ctx.Err() != nil {
+			return total
+		}
+		if !time.Now().Before(r.Deadline) {
+			return total
+		}
+		w.Reset()
+	}
+}
+
+// readAll reads every part once. failed says that waiting cannot make the answer better.
+func (b *Broker) readAll(ctx context.Context, r *FetchRequest, limit int) (total int, failed bool) {
+	for i := range r.Parts {
+		p := &r.Parts[i]
+		if !p.inited {
+			p.inited = true
+			if p.Err == nil {
+				b.open(p)
+			}
+		}
+		p.Batches = p.Batches[:0]
+		if p.Err != nil {
+			failed = true
+			continue
+		}
+		room := min(limit-total, p.MaxBytes)
+		if room <= 0 && total > 0 {
+			continue // LogStart and LogEnd of the first pass are good enough
+		}
+		b.read(ctx, p, max(room, 1))
+		if p.Err != nil {
+			failed = true
+			continue
+		}
+		if n := batchBytes(p.Batches); total > 0 && n > room && len(p.Batches) == 1 {
+			p.Batches, p.scanned = p.Batches[:0], p.Offset // too large to be second
+		} else {
+			total += n
+		}
+	}
+	return total, failed
+}
+
+func batchBytes(batches []log.Batch) int {
+	n := 0
+	for i := range batches {
+		n += len(batches[i].Data)
+	}
+	return n
+}
+
+// open finds the partition behind a part.
+func (b *Broker) open(p *FetchPart) {
+	p.LogStart, p.LogEnd = -1, -1
+	if err := b.CheckEpoch(p.Epoch); err != nil {
+		p.Err = err
+		return
+	}
+	source, err := b.partition(p.Topic, p.Partition)
+	if err != nil {
+		p.Err = err
+		return
+	}
+	p.source, p.scanned = source, p.Offset
+	p.LogStart, p.LogEnd = source.LogStart(), source.LogEnd()
+}
+
+func (b *Broker) read(ctx context.Context, p *FetchPart, maxBytes int) {
+	if p.Topic.Kind == View {
+		b.readView(ctx, p, maxBytes)
+		return
+	}
+	batches, err := p.source.Read(p.Offset, maxBytes, p.Batches[:0])
+	p.Batches = batches
+	p.LogStart, p.LogEnd = p.source.LogStart(), p.source.LogEnd()
+	p.scanned = p.Offset
+	if n := len(batches); n > 0 {
+		p.scanned = max(p.LogEnd, batches[n-1].Last+1)
+	}
+	if err != nil && (len(batches) == 0 || errors.Is(err, log.ErrOffsetRange)) {
+		p.Batches = p.Batches[:0]
+		p.Err = readError(err)
+	}
+}
+
+func (b *Broker) readView(ctx context.Context, p *FetchPart, maxBytes int) {
+	f, err := p.Topic.View.Fetch(ctx, p.Partition, p.Offset, maxBytes)
+	p.Batches = p.Batches[:0]
+	if err != nil {
+		if ctx.Err() == nil || errors.Is(err, log.ErrOffsetRange) {
+			p.Err = readError(err)
+		}
+		return
+	}
+	// A consumer must never see an end below where it has read to.
+	p.LogStart, p.LogEnd, p.scanned = f.LogStart, max(f.LogEnd, p.Offset), max(f.Scanned, p.Offset)
+	for _, data := range f.Batches {
+		h, err := record.ParseHeader(data)
+		if err != nil {
+			p.Err = readError(err)
+			return
+		}
+		p.Batches = append(p.Batches, log.Batch{Base: h.BaseOffset, Last: h.LastOffset(), Epoch: h.LeaderEpoch, MaxTimestamp: h.MaxTimestamp, Data: data})
+	}
+	if n := len(p.Batches); n > 0 {
+		p.LogEnd = max(p.LogEnd, p.Batches[n-1].Last+1)
+	}
+}
