@@ -174,6 +174,8 @@ func (s *exprScanner) goesOn(t token) bool {
 			return true
 		case ":":
 			return s.top.ternary > 0
+		case "&":
+			s.fail(expr.CodeExpr, t, "there is no operator `&`", "", "`and` joins conditions, `bitand(a, b)` joins bits")
 		case "|":
 			return scan(s.p.text, t.end, true).kind == kindName
 		case ";":
@@ -223,6 +225,16 @@ func (s *exprScanner) checkOperand(t token) {
 }
 
 func (s *exprScanner) missing(t token) {
+	if t.pos == s.last.end && s.pos > s.start {
+		for _, o := range [][3]string{{"<", ">", "!="}, {"==", "=", "=="}, {"!=", "=", "!="}} {
+			if s.last.is(o[0]) && t.is(o[1]) {
+				s.p.tok, s.p.end = scan(s.p.text, s.pos, false), s.pos
+				s.p.report(expr.CodeOperand, s.last.pos, t.end, fmt.Sprintf("there is no operator `%s%s`", o[0], o[1]), "", fmt.Sprintf("`%s`", o[2]),
+					&plan.Edit{Start: s.last.pos, End: t.end, Text: o[2]})
+				panic(bail{})
+			}
+		}
+	}
 	switch {
 	case s.pos == s.start:
 		s.fail(expr.CodeOperand, t, fmt.Sprintf("%s needs an expression, not %s", s.what, t.describe()), "", "")
@@ -473,6 +485,12 @@ func (p *parser) operandNext() bool {
 	return false
 }
 
+// sqlOperators are words that people try between operands, with what to write instead.
+var sqlOperators = map[string]string{
+	"is": "`x == nil` or `x != nil`", "like": "`contains`, `startsWith`, `endsWith` or `matches`", "between": "`lo <= x and x <= hi`",
+	"mod": "`%` or `mod(a, b)`", "div": "`div(a, b)`", "xor": "`a != b`", "ilike": "`lower(x) contains ..`",
+}
+
 // secondOperand reports `a b` where an operator, a comma or a |> is missing.
 func (p *parser) secondOperand() {
 	start := p.lastExpr.operand
@@ -484,6 +502,14 @@ func (p *parser) secondOperand() {
 	if p.tok.kind == kindName && stageWords[p.tok.text] {
 		p.failEdit(expr.CodeOperands, fmt.Sprintf("`|>` is missing before `%s`", p.tok.text), "each stage begins with `|>`", fmt.Sprintf("`|> %s`", p.tok.text),
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
+	}
+	if p.tok.kind == kindName {
+		if w := strings.ToLower(p.tok.text); w != p.tok.text && (w == "and" || w == "or" || w == "not" || w == "in") {
+			p.failEdit(expr.CodeOperands, fmt.Sprintf("`%s` is no operator", p.tok.text), "operators are written in lower case", fmt.Sprintf("`%s`", w), p.replaceTok(w, true))
+		}
+		if fix := sqlOperators[strings.ToLower(p.tok.text)]; fix != "" {
+			p.failTok(expr.CodeOperands, fmt.Sprintf("there is no operator `%s`", p.tok.text), "it is written otherwise here", fix)
+		}
 	}
 	p.fail(expr.CodeOperands, start, p.tok.end, fmt.Sprintf("two operands in a row: `%s` then %s", word, p.tok.describe()),
 		"an operator is missing, or a `|>` before a new stage", "")

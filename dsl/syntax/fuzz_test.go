@@ -101,7 +101,7 @@ func TestMutatedModulesNeverPanic(t *testing.T) {
 	}
 	corpus = append(corpus, oddities...)
 	parsed := 0
-	for i := 0; i < 20000; i++ {
+	for i := 0; i < 8000; i++ {
 		words := strings.SplitAfter(corpus[rng.Intn(len(corpus))], " ")
 		for n := 1 + rng.Intn(3); n > 0 && len(words) > 1; n-- {
 			a, b := rng.Intn(len(words)), rng.Intn(len(words))
@@ -130,8 +130,8 @@ func TestMutatedModulesNeverPanic(t *testing.T) {
 			parsed++
 		}
 	}
-	if parsed < 2000 {
-		t.Errorf("only %d of 20000 mutated texts parse: they test little of Format", parsed)
+	if parsed < 800 {
+		t.Errorf("only %d of 8000 mutated texts parse: they test little of Format", parsed)
 	}
 }
 
