@@ -3,7 +3,7 @@ package raftlog
 import "sync"
 
 // trailingStep is the payload between two marks.
-const trailingStep = 1 << 20
+const trailingStep = 64 << 10
 
 // A mark says that the entries up to index hold bytes payload bytes since the log was opened.
 type mark struct {
@@ -21,7 +21,7 @@ type trailing struct {
 	}
 }
 
-const maxMarks = 4096
+const maxMarks = 1 << 15 // 2 GiB of steps
 
 func (t *trailing) init(last uint64) {
 	t.mu.Lock()

@@ -1,0 +1,293 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headrace/headrace/internal/fsx"
+	"github.com/headrace/headrace/log"
+	"github.com/headrace/headrace/log/wal"
+	"github.com/headrace/headrace/replication/raftlog"
+)
+
+// Directories of the shards in a data directory.
+const (
+	metaDir = "meta"
+	dataDir = "data-0"
+)
+
+// NodeOptions say how to open a node. Dir is required.
+type NodeOptions struct {
+	Dir    string
+	FS     fsx.FS       // nil: the disk
+	Logger *slog.Logger // nil: none
+	Now    func() time.Time
+
+	// Data and Meta override options of the shards; what OpenNode sets itself is ignored. Zero values are
+	// the shard's defaults, except that the metadata shard has 8 MiB log segments and checkpoints every
+	// 32 MiB.
+	Data, Meta ShardOptions
+
+	// CacheBytes is the data store's tail cache, SegmentBytes the size of its segment files. 0: its defaults.
+	CacheBytes   int64
+	SegmentBytes int64
+
+	// RetentionEvery is how often log starts are looked at. 0: 5 s. Negative: never.
+	RetentionEvery time.Duration
+}
+
+func (o NodeOptions) withDefaults() NodeOptions {
+	if o.FS == nil {
+		o.FS = fsx.Disk()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	def(&o.Meta.WALSegmentBytes, 8<<20)
+	def(&o.Meta.CheckpointBytes, 32<<20)
+	def(&o.Meta.MaxEntryBytes, 2<<20)
+	def(&o.Meta.WALCacheBytes, 4<<20)
+	def(&o.RetentionEvery, 5*time.Second)
+	return o
+}
+
+// A Node is the shards of one data directory, and what keeps them in step. Its methods may be called from
+// any goroutine.
+type Node struct {
+	o        NodeOptions
+	id       identity
+	epoch    int64
+	unclean  bool
+	lock     io.Closer
+	metadata *Metadata
+	machine  *metaMachine
+	meta     *Shard
+	data     *Shard
+	store    *log.Store
+
+	floor     atomic.Pointer[func(log.PartitionID) int64]
+	ctx       context.Context // of the node's goroutines
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// OpenNode opens the node under o.Dir, or creates it when the directory is empty. It returns when this node
+// leads both shards, has applied what they hold, and every partition of the catalogue is open.
+func OpenNode(o NodeOptions) (*Node, error) {
+	o = o.withDefaults()
+	if o.Dir == "" {
+		return nil, errors.New("replication: NodeOptions need Dir")
+	}
+	n := &Node{o: o}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	if err := n.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("replication: open node in %s: %w", o.Dir, err), n.abandon())
+	}
+	return n, nil
+}
+
+func (n *Node) open() error {
+	fs := n.o.FS
+	if err := raftlog.MakeDir(fs, n.o.Dir); err != nil {
+		return err
+	}
+	var err error
+	if n.lock, err = fs.Lock(fs.PathJoin(n.o.Dir, lockFile)); err != nil {
+		return fmt.Errorf("lock (is another process using it?): %w", err)
+	}
+	if n.id, err = loadIdentity(fs, n.o.Dir, n.o.Now()); err != nil {
+		return err
+	}
+	if n.unclean, err = markOpen(fs, n.o.Dir, n.o.Now()); err != nil {
+		return err
+	}
+	if n.unclean {
+		n.o.Logger.Info("the last run did not stop cleanly; its log is replayed")
+	}
+	if err := n.openShards(); err != nil {
+		return err
+	}
+	if !n.id.Formatted {
+		id := n.id
+		id.Formatted = true
+		if err := id.save(fs, n.o.Dir); err != nil {
+			return err
+		}
+		n.id = id
+	}
+	n.epoch, err = n.metadata.register(n.ctx, NodeRow{ID: n.id.NodeID, Disk: n.id.DiskID, StartedAt: n.o.Now().UnixMilli()})
+	if err != nil {
+		return fmt.Errorf("register: %w", err)
+	}
+	first := make(chan struct{})
+	n.wg.Go(func() { n.place(first) })
+	if n.o.RetentionEvery > 0 {
+		n.wg.Go(n.retention)
+	}
+	select {
+	case <-first:
+		return nil
+	case <-n.data.down:
+		return n.data.Err()
+	case <-n.meta.down:
+		return n.meta.Err()
+	}
+}
+
+// openShards opens both shards at once: each waits for its own syncs.
+func (n *Node) openShards() error {
+	var metaErr, dataErr error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		o := n.shard(n.o.Meta, metaDir)
+		o.Machine = func(*wal.WAL) (StateMachine, error) {
+			m, err := openMeta(o.FS, o.FS.PathJoin(o.Dir, "rows"), o.Logger)
+			n.machine = m
+			return m, err
+		}
+		if n.meta, metaErr = OpenShard(o); metaErr == nil {
+			metaErr = n.meta.WaitLeader(n.ctx)
+		}
+	})
+	wg.Go(func() {
+		o := n.shard(n.o.Data, dataDir)
+		o.Machine = func(w *wal.WAL) (StateMachine, error) {
+			s, err := log.Open(log.Options{
+				FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "store"), Log: entryLog{w}, CacheBytes: n.o.CacheBytes,
+				SegmentBytes: n.o.SegmentBytes, Logger: o.Logger,
+			})
+			n.store = s
+			return s, err
+		}
+		if n.data, dataErr = OpenShard(o); dataErr == nil {
+			dataErr = n.data.WaitLeader(n.ctx)
+		}
+	})
+	wg.Wait()
+	if err := errors.Join(metaErr, dataErr); err != nil {
+		return err
+	}
+	n.metadata = newMetadata(n.meta, n.machine, n.o.Now, n.ctx.Done())
+	return nil
+}
+
+func (n *Node) shard(o ShardOptions, dir string) ShardOptions {
+	o.Name, o.Dir = dir, n.o.FS.PathJoin(n.o.Dir, dir)
+	o.FS, o.Logger, o.Now = n.o.FS, n.o.Logger, n.o.Now
+	o.ID, o.NodeID, o.Bootstrap = n.id.DiskID, n.id.NodeID, !n.id.Formatted
+	return o
+}
+
+// abandon closes what open has opened. The open mark stays: nothing says that the start was clean.
+func (n *Node) abandon() error {
+	n.cancel()
+	var errs []error
+	n.wg.Wait()
+	for _, s := range []*Shard{n.data, n.meta} {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	if n.lock != nil {
+		errs = append(errs, n.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Close stops the node: what is in flight is finished, the shards take a checkpoint, and the mark of an
+// unclean stop is removed if all went well.
+func (n *Node) Close() error {
+	n.closeOnce.Do(func() {
+		n.cancel()
+		n.wg.Wait()
+		var dataErr error
+		var wg sync.WaitGroup
+		wg.Go(func() { dataErr = n.data.Close() })
+		err := errors.Join(n.meta.Close(), n.failure())
+		wg.Wait()
+		if err = errors.Join(err, dataErr); err == nil {
+			err = clearOpen(n.o.FS, n.o.Dir)
+		}
+		n.closeErr = errors.Join(err, n.lock.Close())
+	})
+	return n.closeErr
+}
+
+// failure is why the node did not stop cleanly although its shards closed.
+func (n *Node) failure() error {
+	return errors.Join(n.meta.Err(), n.data.Err())
+}
+
+// Meta returns the metadata.
+func (n *Node) Meta() *Metadata { return n.metadata }
+
+// MetaShard returns the metadata shard.
+func (n *Node) MetaShard() *Shard { return n.meta }
+
+// Data returns the data shard.
+func (n *Node) Data() *Shard { return n.data }
+
+// Store returns the data shard's store.
+func (n *Node) Store() *log.Store { return n.store }
+
+// ClusterID returns the random id of the cluster.
+func (n *Node) ClusterID() string { return n.id.ClusterID }
+
+// NodeID returns the node's number in the cluster.
+func (n *Node) NodeID() int32 { return n.id.NodeID }
+
+// Epoch returns the node epoch: one more at every start.
+func (n *Node) Epoch() int64 { return n.epoch }
+
+// Unclean says that the run before this one did not stop cleanly.
+func (n *Node) Unclean() bool { return n.unclean }
+
+// Shards returns the state of every shard of the node.
+func (n *Node) Shards() []ShardState { return []ShardState{n.meta.State(), n.data.State()} }
+
+// Ready returns the reasons why the node cannot serve, none when it can.
+func (n *Node) Ready() []string {
+	var why []string
+	for _, s := range n.Shards() {
+		switch {
+		case s.Err != nil:
+			why = append(why, fmt.Sprintf("shard %s: %v", s.Name, s.Err))
+		case !s.Leader:
+			why = append(why, fmt.Sprintf("shard %s: no leader", s.Name))
+		case s.Stalled:
+			why = append(why, fmt.Sprintf("shard %s: %v", s.Name, ErrStalled))
+		}
+	}
+	if err := n.store.Err(); err != nil {
+		why = append(why, fmt.Sprintf("store: %v", err))
+	}
+	if err := n.machine.Err(); err != nil {
+		why = append(why, fmt.Sprintf("metadata: %v", err))
+	}
+	return why
+}
+
+// An entryLog is the shard's log as the store reads it.
+type entryLog struct{ w *wal.WAL }
+
+var _ log.EntryLog = entryLog{}
+
+// ReadEntry returns the term and the payload of an entry.
+func (l entryLog) ReadEntry(index uint64) (term uint64, data []byte, err error) {
+	e, err := l.w.Read(index)
+	return e.Term, e.Data, err
+}
+
+// Bounds returns the first and the last index held.
+func (l entryLog) Bounds() (first, last uint64) { return l.w.FirstIndex(), l.w.LastIndex() }
