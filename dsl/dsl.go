@@ -60,7 +60,7 @@ func Compile(file, text string, o Options) (*plan.Module, error) {
 	}
 	tree, syntaxErrors := syntax.Parse(file, text)
 	m, found := check.Check(tree, check.Options{
-		Name: o.Name, Catalog: o.Catalog, Params: o.Params, Partitions: o.Partitions, Incomplete: len(syntaxErrors) > 0,
+		Name: o.Name, Catalog: o.Catalog, Params: o.Params, Partitions: o.Partitions, Syntax: syntaxErrors,
 	})
 	list := append(syntaxErrors, found...)
 	sort.SliceStable(list, func(i, j int) bool {

@@ -3,6 +3,7 @@ package check
 import (
 	"sort"
 	"strings"
+	"sync"
 
 	"github.com/expr-lang/expr/ast"
 
@@ -91,11 +92,15 @@ func (w *walk) call(n ast.Node, name string, at span, nodes []ast.Node, s *scope
 	if name == "coalesce" {
 		return w.coalesceCall(n, at, nodes, s)
 	}
-	if _, agg := aggregates[name]; agg && !scalar.Known(name) {
+	if _, agg := aggregates[name]; agg && !callable(name) {
 		w.notAggregate(name, at)
 		for _, a := range nodes {
 			w.typeOf(a, s)
 		}
+		return failed
+	}
+	if !callable(name) && s.agg != nil {
+		w.unknownFunction(name, at, s)
 		return failed
 	}
 	list := make([]typed, len(nodes))
@@ -108,7 +113,7 @@ func (w *walk) call(n ast.Node, name string, at span, nodes []ast.Node, s *scope
 		list[i] = w.check(a, s)
 		good = good && list[i].ok()
 	}
-	if !scalar.Known(name) {
+	if !callable(name) {
 		w.unknownFunction(name, at, s)
 		return failed
 	}
@@ -299,7 +304,7 @@ func (w *walk) closureCall(n ast.Node, name string, at span, nodes []ast.Node, s
 		}
 		return failed
 	}
-	if !scalar.Known(name) {
+	if !callable(name) {
 		w.c.notBuilt("closure-"+name, "`"+name+"`", at, "").fix("use filter, map, any, all, none, one, find or count")
 		return failed
 	}
@@ -380,3 +385,14 @@ func (w *walk) closureCall(n ast.Node, name string, at span, nodes []ast.Node, s
 	}
 	return typed{e: e}
 }
+
+var callableNames = sync.OnceValue(func() map[string]bool {
+	out := map[string]bool{}
+	for _, n := range scalar.Names() {
+		out[n] = true
+	}
+	return out
+})
+
+// callable says whether a user can call a function of that name; operators have other names.
+func callable(name string) bool { return callableNames()[name] }

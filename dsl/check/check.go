@@ -14,6 +14,7 @@ package check
 import (
 	"sort"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/dsl/syntax"
@@ -31,9 +32,9 @@ type Options struct {
 	Catalog    Catalog           // nil: only the module's own topics
 	Params     map[string]string // values of param statements, as text
 	Partitions int               // of a topic that does not say; 0 is 1
-	// Incomplete says that the tree lacks statements that did not parse: unknown names may be
-	// theirs and are not reported.
-	Incomplete bool
+	// Syntax is what the parser reported. Statements with an error lack some of their parts, so what
+	// only seems to be unknown there is not reported.
+	Syntax []plan.Diagnostic
 }
 
 // Check decides what m means. The plan is complete when no diagnostic is an error (code E..); else it
@@ -50,7 +51,9 @@ func Check(m *syntax.Module, o Options) (*plan.Module, []plan.Diagnostic) {
 		symbols: map[string]*symbol{},
 		writers: map[string]*symbol{},
 	}
+	c.findDamage()
 	c.collect()
+	c.checkParams()
 	c.checkDecls()
 	out := c.lower()
 	list := c.diagnostics()
@@ -78,6 +81,10 @@ type checker struct {
 	order   []*symbol          // in file order
 	writers map[string]*symbol // statement that writes a topic, by Kafka name
 	paths   int                // names given by freshPath
+
+	incomplete bool                       // a statement is missing
+	damaged    map[*syntax.Pipeline]bool  // something of the pipeline is missing
+	holes      map[*syntax.TopicDecl]bool // a column is missing
 }
 
 // A symbolKind is the kind of statement that declares a name.
@@ -114,7 +121,9 @@ type symbol struct {
 	value *constant   // symConst, symParam
 	fn    *function   // symFunc
 	opts  options     // symDerived, symView
-	typ   *plan.Column
+
+	broken bool // symTopic: some columns were reported and are missing
+	typ    *plan.Column
 }
 
 // progress marks symbols during the depth-first walk that finds cycles.
@@ -125,6 +134,63 @@ const (
 	running
 	done
 )
+
+// findDamage notes which statements the parser could not read completely.
+func (c *checker) findDamage() {
+	c.damaged, c.holes = map[*syntax.Pipeline]bool{}, map[*syntax.TopicDecl]bool{}
+	for _, d := range c.opts.Syntax {
+		if d.Line < 1 || d.Line > len(c.src.lines) {
+			continue
+		}
+		line := c.src.lineText(d.Line)
+		at := c.src.lines[d.Line-1] + len(line)
+		for i := range line {
+			if utf8.RuneCountInString(line[:i]) == d.Column-1 {
+				at = c.src.lines[d.Line-1] + i
+				break
+			}
+		}
+		inside := false
+		for _, st := range c.mod.Statements {
+			start, end := extent(st)
+			if at < start || at > end {
+				continue
+			}
+			inside = true
+			if p := pipelineOf(st); p != nil {
+				c.damaged[p] = true
+			}
+			if t, ok := st.(*syntax.TopicDecl); ok {
+				c.holes[t] = true
+			}
+		}
+		c.incomplete = c.incomplete || !inside
+	}
+}
+
+func extent(st syntax.Statement) (start, end int) {
+	switch d := st.(type) {
+	case *syntax.TopicDecl:
+		return int(d.Pos), int(d.End)
+	case *syntax.StreamDecl:
+		return int(d.Pos), int(d.End)
+	case *syntax.ViewDecl:
+		return int(d.Pos), int(d.End)
+	case *syntax.PipelineStmt:
+		return int(d.Pos), int(d.End)
+	case *syntax.ConstDecl:
+		return int(d.Pos), int(d.End)
+	case *syntax.ParamDecl:
+		return int(d.Pos), int(d.End)
+	case *syntax.FuncDecl:
+		return int(d.Pos), int(d.End)
+	case *syntax.TypeDecl:
+		return int(d.Pos), int(d.End)
+	case *syntax.TestDecl:
+		return int(d.Pos), int(d.End)
+	}
+	return 0, -1
+}
 
 // collect enters every declared name and reports names that are taken.
 func (c *checker) collect() {
@@ -174,6 +240,32 @@ func (c *checker) collect() {
 		}
 		c.symbols[s.name] = s
 		c.order = append(c.order, s)
+	}
+}
+
+// checkParams reports values that were given for no param.
+func (c *checker) checkParams() {
+	var names []string
+	for _, s := range c.order {
+		if s.kind == symParam {
+			names = append(names, s.name)
+		}
+	}
+	given := make([]string, 0, len(c.opts.Params))
+	for n := range c.opts.Params {
+		given = append(given, n)
+	}
+	sort.Strings(given)
+	for _, n := range given {
+		if s := c.symbols[n]; s != nil && s.kind == symParam {
+			continue
+		}
+		f := c.err("E0138", span{0, 1}, "there is no param `%s`", n).because("a value was given for it")
+		if m := nearest(n, names); m != "" {
+			f.fix("did you mean `%s`?", m)
+		} else {
+			f.fix("declare it: `param %s: T`, or leave the value out", n)
+		}
 	}
 }
 

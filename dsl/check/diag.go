@@ -251,15 +251,15 @@ func quoteList(names []string) string {
 
 // nearest returns the candidate that name most likely means, or "".
 func nearest(name string, candidates []string) string {
-	best, bestD := "", len(name)/3+2
+	best, bestD := "", (len(name)+7)/4
 	low := strings.ToLower(name)
 	for _, cand := range candidates {
 		d := distance(low, strings.ToLower(cand))
 		if d == 0 && name == cand {
 			continue
 		}
-		if len(cand) >= 3 && len(low) >= 3 && (strings.HasPrefix(strings.ToLower(cand), low) || strings.HasPrefix(low, strings.ToLower(cand))) {
-			d = min(d, 2)
+		if len(cand) >= 4 && len(low) >= 3 && (strings.HasPrefix(strings.ToLower(cand), low) || strings.HasPrefix(low, strings.ToLower(cand))) {
+			d = min(d, bestD-1)
 		}
 		if d < bestD && d < max(len(cand), len(name)) {
 			best, bestD = cand, d

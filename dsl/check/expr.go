@@ -525,11 +525,7 @@ func shiftElems(e *plan.Expr, by, inside int) *plan.Expr {
 func (w *walk) unary(n *ast.UnaryNode, s *scope) typed {
 	if n.Operator == "not" || n.Operator == "!" {
 		if in, ok := n.Node.(*ast.BinaryNode); ok && in.Operator == "in" && n.Operator == "not" {
-			t := w.binary(in, s)
-			if !t.ok() {
-				return failed
-			}
-			return w.apply(n, "not", []typed{t})
+			return w.in(in, "not_in", s)
 		}
 		t := w.check(n.Node, s)
 		if !t.ok() {
@@ -586,7 +582,7 @@ func (w *walk) binary(n *ast.BinaryNode, s *scope) typed {
 	case "??":
 		return w.coalesce(n, s)
 	case "in":
-		return w.in(n, s)
+		return w.in(n, "in", s)
 	}
 	if isComparison(n.Operator) {
 		if x := nilSide(n); x != nil && (n.Operator == "==" || n.Operator == "!=") {
@@ -703,6 +699,19 @@ func (w *walk) decimalFloat(n ast.Node, op string, l, r typed) {
 func (w *walk) operatorError(n ast.Node, op string, l, r typed, err error) {
 	lt, rt := TypeString(l.typ()), TypeString(r.typ())
 	re, _ := err.(*scalar.ResolveError)
+	if re != nil && strings.Contains(re.Reason, "constant") {
+		f := w.err("E0119", n, "the right side of `%s` must be a constant", op).because("%s", re.Reason)
+		if re.Suggestion == "" {
+			re.Suggestion = "write it as a literal"
+		}
+		f.fix("%s", re.Suggestion)
+		return
+	}
+	if re != nil && op == "matches" && l.typ().Kind == scalar.KindString && r.typ().Kind == scalar.KindString {
+		w.err("E0612", n, "the right side of `matches` is not a pattern").because("%s", re.Reason).
+			fix("a backslash escapes what is meant as it is: `\\(`")
+		return
+	}
 	verb := "`" + op + "` does not go with"
 	if isComparison(op) {
 		verb = "cannot compare"
@@ -741,6 +750,9 @@ func (w *walk) operatorError(n ast.Node, op string, l, r typed, err error) {
 	case isComparison(op) && lk.Integer() && rk.Integer():
 		f.fix("cast one of them")
 	default:
+		if re != nil && !isComparison(op) {
+			f.because("%s", re.Reason)
+		}
 		if re != nil && re.Suggestion != "" {
 			f.fix("%s", re.Suggestion)
 		} else {
@@ -1152,7 +1164,11 @@ func (w *walk) nullableCondition(n ast.Node, what string, s *scope) {
 	culprit, cn := w.nullSource(n, s)
 	text := w.c.src.slice(at)
 	f := w.c.err("E0112", at, "%s needs a bool, this is bool? because `%s` may be null", what, culprit)
-	f.because("a row whose condition is null is neither kept nor refused")
+	if what == "`?:`" {
+		f.because("when the condition is null, neither branch is right")
+	} else {
+		f.because("a row whose condition is null is neither kept nor refused")
+	}
 	if cn == nil {
 		f.fix("say what null means: `(%s) ?? false`", text).replace(at, "(("+text+") ?? false)")
 		return
@@ -1161,7 +1177,10 @@ func (w *walk) nullableCondition(n ast.Node, what string, s *scope) {
 	cs := w.c.nodeSpan(cn)
 	guard := culprit + " != nil and " + parenthesized(n, text)
 	if def := zeroText(ct); def != "" {
-		repl := "(" + culprit + " ?? " + def + ")"
+		repl := culprit + " ?? " + def
+		if o := w.c.outerSpan(cn); at != cs && o == cs && !(cs.start > 0 && w.c.src.text[cs.start-1] == '(' && cs.end < len(w.c.src.text) && w.c.src.text[cs.end] == ')') {
+			repl = "(" + repl + ")"
+		}
 		edited := w.c.src.text[at.start:cs.start] + repl + w.c.src.text[cs.end:at.end]
 		f.fix("`%s`   or   `%s`", oneLine(edited), oneLine(guard))
 	} else {
@@ -1219,6 +1238,9 @@ func (w *walk) nullSource(n ast.Node, s *scope) (string, ast.Node) {
 	case *ast.UnaryNode:
 		children = []ast.Node{n.Node}
 	case *ast.BinaryNode:
+		if nilSide(n) != nil {
+			return "", nil // a test for nil is never null
+		}
 		if n.Operator == "??" {
 			children = []ast.Node{n.Right}
 			break
@@ -1230,6 +1252,9 @@ func (w *walk) nullSource(n ast.Node, s *scope) (string, ast.Node) {
 		inner.facts = s.facts.with(w.implied(n.Left, n.Operator == "and" || n.Operator == "&&", s))
 		return w.nullSource(n.Right, &inner)
 	case *ast.CallNode:
+		if id, ok := n.Callee.(*ast.IdentifierNode); ok && id.Value == "is_null" {
+			return "", nil
+		}
 		children = n.Arguments
 	case *ast.BuiltinNode:
 		children = n.Arguments

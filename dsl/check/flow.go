@@ -20,7 +20,7 @@ type flow struct {
 	lost    *lostKey
 	stages  []plan.Stage
 	meta    metaScope
-	facts   *fact // about metadata columns; columns carry theirs in their types
+	facts   *fact // about metadata columns and fields; columns carry theirs in their types
 
 	stateful bool // an aggregate is among the stages
 	late     *plan.Side
@@ -101,6 +101,7 @@ func (c *checker) flowOf(p *syntax.Pipeline, view bool) *flow {
 		return &flow{unknown: true}
 	}
 	f := c.from(p.Source)
+	f.unknown = f.unknown || c.damaged[p]
 	if view && f.stateful {
 		c.notForView(c.nameSpan(p.Source), "the aggregate of stream `"+p.Source.Text+"`")
 		f.unknown = true
@@ -158,7 +159,8 @@ func (c *checker) from(n syntax.Name) *flow {
 		if s.topic == nil {
 			return &flow{unknown: true}
 		}
-		return reading(s.topic, len(s.topic.Schema.Columns) == 0)
+		d, _ := s.stmt.(*syntax.TopicDecl)
+		return reading(s.topic, s.broken || c.holes[d])
 	case s != nil && s.kind == symDerived:
 		f := c.resolveFlow(s, &n)
 		if s.topic == nil || f.unknown {
@@ -179,8 +181,8 @@ func (c *checker) from(n syntax.Name) *flow {
 			return reading(catalogTopic(t), false)
 		}
 	}
-	if c.opts.Incomplete {
-		return &flow{unknown: true}
+	if c.incomplete {
+		return &flow{unknown: true} // it may be in a statement that did not parse
 	}
 	f := c.err("E0101", c.nameSpan(n), "there is no topic `%s`", n.Text)
 	var names []string
@@ -197,7 +199,11 @@ func (c *checker) from(n syntax.Name) *flow {
 		} else {
 			f.because("neither this module nor the server knows it")
 		}
-		f.fix("declare it: `topic %s { .. }`, or ask a server with `check --server`", identLike(n.Text))
+		fix := "declare it: `topic " + identLike(n.Text) + " { .. }`"
+		if c.opts.Catalog == nil {
+			fix += ", or ask a server with `check --server`"
+		}
+		f.fix("%s", fix)
 	}
 	return &flow{unknown: true}
 }
@@ -337,7 +343,7 @@ func (c *checker) where(f *flow, st *syntax.Stage) {
 	for _, p := range implied {
 		if i := columnIndex(cols, p); i >= 0 {
 			cols[i].Type.Nullable = false
-		} else if strings.HasPrefix(p, "record.") {
+		} else if strings.Contains(p, ".") {
 			f.facts = f.facts.with([]string{p})
 		}
 	}
@@ -388,11 +394,28 @@ func (c *checker) project(f *flow, st *syntax.Stage, out []plan.NamedExpr, at fu
 			key = nil
 		}
 	}
+	f.facts = keptFacts(f, out)
 	f.push(plan.Stage{
 		Kind: plan.StageProject, Word: st.Word, Pos: c.src.pos(int(st.Pos)), Project: out,
 		Out: plan.Schema{Columns: cols}, OutKey: key,
 	})
 	f.lost = lost
+}
+
+// keptFacts are those about metadata and about columns that pass unchanged.
+func keptFacts(f *flow, out []plan.NamedExpr) *fact {
+	var kept *fact
+	for p := f.facts; p != nil; p = p.next {
+		root, _, _ := strings.Cut(p.path, ".")
+		ok := root == "record"
+		for _, o := range out {
+			ok = ok || o.Name == root && o.Expr.Op == plan.ExprColumn && f.cols[o.Expr.Column].Name == root
+		}
+		if ok {
+			kept = kept.with([]string{p.path})
+		}
+	}
+	return kept
 }
 
 func (c *checker) set(f *flow, st *syntax.Stage) {
@@ -554,7 +577,7 @@ func (c *checker) selectStage(f *flow, st *syntax.Stage) {
 				add(plan.NamedExpr{Name: f.cols[j].Name, Expr: passthrough(f.cols, j, pos)}, at)
 			}
 		case it.Of != nil:
-			fields, ok := c.allFields(f, *it.Of, s)
+			fields, ok := c.allFields(f, *it.Of, "select")
 			good = good && ok
 			for _, n := range fields {
 				add(n, at)
@@ -575,8 +598,8 @@ func (c *checker) selectStage(f *flow, st *syntax.Stage) {
 	c.project(f, st, out, func(string) span { return c.wordSpan(st.Pos) })
 }
 
-// allFields is `x.*`.
-func (c *checker) allFields(f *flow, n syntax.Name, s *scope) ([]plan.NamedExpr, bool) {
+// allFields is `x.*`, or `unwrap x`.
+func (c *checker) allFields(f *flow, n syntax.Name, word string) ([]plan.NamedExpr, bool) {
 	if f.unknown {
 		return nil, false
 	}
@@ -587,6 +610,11 @@ func (c *checker) allFields(f *flow, n syntax.Name, s *scope) ([]plan.NamedExpr,
 	}
 	t := f.cols[i].Type
 	if t.Kind != scalar.KindStruct {
+		if word == "unwrap" {
+			c.err("E0132", c.nameSpan(n), "`unwrap` needs a struct, `%s` is %s", n.Text, TypeString(t)).
+				because("only a struct has fields").fix("name a column that is a struct")
+			return nil, false
+		}
 		c.err("E0132", c.nameSpan(n), "`%s.*` needs a struct, `%s` is %s", n.Text, n.Text, TypeString(t)).
 			because("only a struct has fields").fix("`%s`", n.Text).
 			replace(span{c.nameSpan(n).start, c.closingStar(c.nameSpan(n).end)}, n.Text)
@@ -701,20 +729,26 @@ func (c *checker) unwrap(f *flow, st *syntax.Stage) {
 		return
 	}
 	n := st.Names[0]
-	s := f.scope()
-	i := columnIndex(f.cols, n.Text)
-	if i >= 0 && f.cols[i].Type.Kind == scalar.KindStruct && f.cols[i].Type.Nullable {
-		at := c.nameSpan(n)
-		c.notBuilt("unwrap-null", "`unwrap` of a column that may be nil", at, "a row without it would be an error").
-			fix("keep only the rows that have it: `where %s != nil |> unwrap %s`", n.Text, n.Text).
-			replace(span{int(st.Pos), int(st.Pos)}, "where "+n.Text+" != nil |> ")
-		f.unknown = true
-		return
-	}
-	out, ok := c.allFields(f, n, s)
+	out, ok := c.allFields(f, n, "unwrap")
 	if !ok {
 		f.unknown = true
 		return
+	}
+	for i := range out {
+		field := out[i].Expr
+		inner := field.Args[0]
+		if !inner.Type.Nullable {
+			continue
+		}
+		// A null struct is a row error.
+		u, err := scalar.Resolve("unwrap", argsOf(field.Args))
+		if err != nil {
+			c.err("E0132", c.nameSpan(n), "`%s` cannot be unwrapped", n.Text).because("%s", err.Error()).fix("keep it as it is")
+			f.unknown = true
+			return
+		}
+		field.Args = []*plan.Expr{{Op: plan.ExprCall, Func: "unwrap", Type: u.Result, Args: []*plan.Expr{inner}, Text: field.Text, Pos: field.Pos}}
+		field.Type = u.Result.Fields[field.Field].Type
 	}
 	c.project(f, st, out, func(string) span { return c.nameSpan(n) })
 }
@@ -765,7 +799,8 @@ func (c *checker) rekey(f *flow, word string, pos plan.Pos, key []int) {
 	}
 	where := f.where
 	f.push(plan.Stage{
-		Kind: plan.StageKey, Word: word, Pos: pos, Out: plan.Schema{Columns: f.cols}, OutKey: key, Shuffle: !same,
+		Kind: plan.StageKey, Word: word, Pos: pos, Out: plan.Schema{Columns: f.cols}, OutKey: key,
+		Shuffle: !same && len(key) > 0, // rows without a key stay in their partition
 	})
 	f.where = where
 	f.lost = nil

@@ -247,20 +247,11 @@ func (w *walk) list(n *ast.ArrayNode, s *scope) typed {
 	vals := make([]scalar.Value, len(elems))
 	for i, e := range elems {
 		if e.e.Op != plan.ExprConst {
-			if scalar.Known("list_of") {
-				return w.apply(n, "list_of", elems)
-			}
-			w.notConstantList(n, n.Nodes[i])
-			return failed
+			return w.apply(n, "list_of", elems)
 		}
 		vals[i] = e.e.Value
 	}
 	return typed{e: w.constant(n, scalar.ListType(t), scalar.List(vals...))}
-}
-
-func (w *walk) notConstantList(n, elem ast.Node) {
-	w.c.notBuilt("list", "a list of values that are not constant", w.c.nodeSpan(elem), "lists made row by row").
-		fix("compare one by one: `x == a or x == b`")
 }
 
 // elements checks values and widens them to one type.
@@ -387,9 +378,9 @@ func (w *walk) mapKey(k ast.Node, s *scope) typed {
 }
 
 // in is `x in [..]`, `x in {..}` and `x in list`.
-func (w *walk) in(n *ast.BinaryNode, s *scope) typed {
+func (w *walk) in(n *ast.BinaryNode, name string, s *scope) typed {
 	if arr, ok := n.Right.(*ast.ArrayNode); ok {
-		return w.inList(n, arr, s)
+		return w.inList(n, name, arr, s)
 	}
 	l, r := w.check(n.Left, s), w.check(n.Right, s)
 	if !l.ok() || !r.ok() {
@@ -409,12 +400,12 @@ func (w *walk) in(n *ast.BinaryNode, s *scope) typed {
 		}
 		return failed
 	}
-	return w.operator(n, "in", "in", l, r)
+	return w.operator(n, "in", name, l, r)
 }
 
 // inList is membership in a list that is written out. Elements that are not constant become
 // comparisons.
-func (w *walk) inList(n *ast.BinaryNode, arr *ast.ArrayNode, s *scope) typed {
+func (w *walk) inList(n *ast.BinaryNode, name string, arr *ast.ArrayNode, s *scope) typed {
 	l := w.check(n.Left, s)
 	var elems []typed
 	good := l.ok()
@@ -432,7 +423,7 @@ func (w *walk) inList(n *ast.BinaryNode, arr *ast.ArrayNode, s *scope) typed {
 	}
 	if len(elems) == 0 {
 		w.err("W0142", n, "nothing is in an empty list").because("the condition is false for every row").fix("leave it out")
-		return typed{e: w.constant(n, scalar.TypeBool, scalar.Bool(false))}
+		return typed{e: w.constant(n, scalar.TypeBool, scalar.Bool(name == "not_in"))}
 	}
 	if l.typ().Kind == scalar.KindNull {
 		w.err("E0118", n, "nil is in no list").fix("test with `== nil`")
@@ -473,7 +464,7 @@ func (w *walk) inList(n *ast.BinaryNode, arr *ast.ArrayNode, s *scope) typed {
 			vals[i] = e.Value
 		}
 		list := typed{e: w.constant(arr, scalar.ListType(t), scalar.List(vals...))}
-		return w.operator(n, "in", "in", l, list)
+		return w.operator(n, "in", name, l, list)
 	}
 	var out typed
 	for i := range elems {
@@ -488,6 +479,9 @@ func (w *walk) inList(n *ast.BinaryNode, arr *ast.ArrayNode, s *scope) typed {
 		t := scalar.TypeBool
 		t.Nullable = out.typ().Nullable || eq.typ().Nullable
 		out = typed{e: &plan.Expr{Op: plan.ExprOr, Type: t, Args: []*plan.Expr{out.e, eq.e}, Pos: w.pos(n)}}
+	}
+	if name == "not_in" {
+		return w.apply(n, "not", []typed{out})
 	}
 	return out
 }

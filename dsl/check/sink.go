@@ -177,10 +177,17 @@ func (c *checker) sideOf(s *symbol, word, def string, written ...plan.Side) plan
 			because("names have at most 200 characters").fix("name it: `%s to ..`", word)
 	}
 	if o := c.symbolWithKafkaName(def); o != nil && o.kind == symDerived {
-		c.err("E0103", s.at, "the %s rows of `%s` would go to `%s`, which another statement writes", word, s.name, def).
+		c.err("E0103", s.at, "the %s rows of `%s` would go to `%s`, which another statement writes", sideRows(word), s.name, def).
 			because("two statements cannot write one topic").fix("name another topic: `%s to ..`", word)
 	}
 	return plan.Side{Action: plan.SideTo, Topic: def}
+}
+
+func sideRows(word string) string {
+	if word == "errors" {
+		return "failed"
+	}
+	return word
 }
 
 // sideColumns requires that a declared side topic has the columns of the rows that go there: late and
@@ -198,7 +205,7 @@ func (c *checker) sideColumns(s *symbol, p *plan.Pipeline) {
 			continue
 		}
 		if diff := columnDiff(p.Source.Schema.Columns, o.topic.Schema.Columns); diff != "" {
-			c.err("E0441", s.at, "the %s rows of `%s` do not fit topic `%s`", side.word, s.name, o.name).
+			c.err("E0441", s.at, "the %s rows of `%s` do not fit topic `%s`", sideRows(side.word), s.name, o.name).
 				because("they keep the columns of `%s`: %s", p.Source.Ident, diff).
 				fix("declare `%s` with the columns of `%s`, or send the rows to a topic that is not declared", o.name, p.Source.Ident)
 		}

@@ -334,7 +334,7 @@ func (c *checker) declareTopic(s *symbol) {
 	}
 	s.topic = t
 	if !ok {
-		// Readers see the columns that are good; the rest was reported.
+		s.broken = true // readers see the columns that are good; the rest was reported
 		return
 	}
 	if opt := o.given["time"]; opt != nil {

@@ -103,7 +103,11 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 		b.WriteString("key " + keyNames(st.Out.Columns, st.OutKey) + "\n")
 	case plan.StageAggregate:
 		a := st.Agg
-		fmt.Fprintf(b, "aggregate window %d size %s every %s append %v\n", a.Window.Kind, durationText(int64(a.Window.Size)), durationText(int64(a.Window.Every)), a.OnAppend)
+		fmt.Fprintf(b, "aggregate %s size %s every %s", windowWord(a.Window.Kind), durationText(int64(a.Window.Size)), durationText(int64(a.Window.Every)))
+		if a.OnAppend {
+			b.WriteString(" on append")
+		}
+		b.WriteString("\n")
 		row := make([]string, 0, len(a.By)+2+len(a.Slots))
 		for _, e := range a.By {
 			b.WriteString("  by " + e.Name + " = ")
@@ -124,6 +128,13 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 			b.WriteString("\n")
 		}
 	}
+}
+
+func windowWord(k plan.WindowKind) string {
+	if k == plan.WindowHop {
+		return "hop"
+	}
+	return "tumble"
 }
 
 func writeSlot(b *strings.Builder, s plan.AggCall, names []string) {
