@@ -453,11 +453,10 @@ func (s *Store) findOrphans() error {
 	}
 	for _, name := range names {
 		n, index, ok := segment.ParseName(name)
-		if _, known := s.w.mixed[uint64(n)]; !ok || index || !known {
-			// A segment that its batches moved to may not be synced: after the next checkpoint.
-			if ok && !index {
-				s.w.mixGone = append(s.w.mixGone, uint64(n))
-			}
+		if _, known := s.w.mixed[uint64(n)]; ok && !index && !known && uint64(n) < s.w.mixedNow {
+			// The segment that its batches moved to may not be synced: after the next checkpoint. A larger
+			// number is of a lost round; it is used again.
+			s.w.mixGone = append(s.w.mixGone, uint64(n))
 		}
 	}
 	topics, err := list(fs, s.path(topicsDir))
@@ -506,7 +505,12 @@ func (s *Store) findPartitionOrphans(id PartitionID) error {
 		base, _, ok := segment.ParseName(name)
 		switch {
 		case !ok || slices.ContainsFunc(l.segs, func(x segmentInfo) bool { return x.base == base }):
-		case base >= l.mixStart || base < p.start.Load():
+		case base >= l.mixStart:
+			// Of a lost round, whose successor may use the name again: now or never.
+			if err := s.removeFile(s.opts.FS.PathJoin(s.partitionDir(id), name)); err != nil {
+				return err
+			}
+		case base < p.start.Load():
 			s.w.queueRemoval(s.opts.FS.PathJoin(s.partitionDir(id), name))
 		default:
 			s.opts.Logger.Warn("unexplained file", "path", s.opts.FS.PathJoin(s.partitionDir(id), name))
