@@ -33,7 +33,10 @@ func decompressedLimit(n int) int {
 // decompress appends the decompressed form of src to dst. Memory grows with what was actually decompressed, not
 // with what the input claims.
 func decompress(dst, src []byte, c Codec) ([]byte, error) {
-	limit := decompressedLimit(len(src))
+	return decompressWithin(dst, src, c, decompressedLimit(len(src)))
+}
+
+func decompressWithin(dst, src []byte, c Codec, limit int) ([]byte, error) {
 	var out []byte
 	var err error
 	switch c {

@@ -20,7 +20,7 @@
 //
 // # Upkeep
 //
-// A goroutine keeps ready segments at hand and takes back those that TruncateFront released. With Options.Inline
+// A goroutine keeps ready segments at hand and takes back those that TruncateFront released, to be used again. With Options.Inline
 // there is no goroutine: the same step runs inside the append that needs a segment, or when the caller calls Upkeep.
 // A segment is released only when a synced record says that its entries are no longer needed, oldest first, one
 // rename and one directory sync each; so the segments of a log are always consecutive, and a missing one is noticed.

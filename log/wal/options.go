@@ -27,6 +27,9 @@ type Options struct {
 	SegmentBytes int64
 	// ReadySegments is how many prepared segments wait; default 2. One more covers bursts while segments are made.
 	ReadySegments int
+	// SpareSegments is how many released segments are kept to be used again; default 16, at least ReadySegments. What
+	// is released beyond that is removed, and has to be made anew when the log next grows.
+	SpareSegments int
 	// MaxGroupBytes bounds one write, and with it the largest entry; default 16 MiB, less in small segments. It is
 	// also the size of the buffer outside the Go heap.
 	MaxGroupBytes int64
@@ -70,6 +73,10 @@ func (o Options) withDefaults() Options {
 	if o.ReadySegments == 0 {
 		o.ReadySegments = 2
 	}
+	if o.SpareSegments == 0 {
+		o.SpareSegments = 16
+	}
+	o.SpareSegments = max(o.SpareSegments, o.ReadySegments)
 	if o.MaxGroupBytes == 0 {
 		o.MaxGroupBytes = min(16<<20, o.SegmentBytes-o.openRoom())
 	}
@@ -97,8 +104,8 @@ func (o Options) validate() error {
 		return fmt.Errorf("wal: segment size %d is not a multiple of %d between %d and %d", o.SegmentBytes, blockSize, minSegmentBytes, maxSegmentBytes)
 	case o.MaxGroupBytes%blockSize != 0 || o.MaxGroupBytes < 2*blockSize || o.MaxGroupBytes > o.SegmentBytes-o.openRoom():
 		return fmt.Errorf("wal: group size %d is not a multiple of %d between %d and %d", o.MaxGroupBytes, blockSize, 2*blockSize, o.SegmentBytes-o.openRoom())
-	case o.ReadySegments < 1 || o.ReadySegments > 64:
-		return fmt.Errorf("wal: %d ready segments", o.ReadySegments)
+	case o.ReadySegments < 1 || o.SpareSegments > 1<<10:
+		return fmt.Errorf("wal: %d ready and %d spare segments", o.ReadySegments, o.SpareSegments)
 	}
 	return nil
 }

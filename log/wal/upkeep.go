@@ -123,19 +123,18 @@ const (
 
 // nextJob decides what to do next. It is called with mu held and takes a released segment out of the log.
 func (w *WAL) nextJob() job {
-	short := len(w.mu.ready) < w.o.ReadySegments
 	if len(w.mu.segments) > 1 && w.mu.settled {
 		s := w.mu.segments[0]
 		n := uint64(len(s.locs))
 		if s.refs == 0 && (n == 0 || s.base+n <= w.mu.syncedFront) {
 			w.mu.segments = append([]*segment(nil), w.mu.segments[1:]...)
-			if short && s.size == w.o.SegmentBytes {
+			if len(w.mu.ready) < w.o.SpareSegments && s.size == w.o.SegmentBytes {
 				return job{kind: jobRecycle, segment: s, seq: w.mu.nextSeq}
 			}
 			return job{kind: jobDrop, segment: s}
 		}
 	}
-	if short {
+	if len(w.mu.ready) < w.o.ReadySegments {
 		return job{kind: jobCreate, seq: w.mu.nextSeq}
 	}
 	if len(w.mu.drops) > 0 {

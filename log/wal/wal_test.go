@@ -278,11 +278,11 @@ func TestSurplusSegmentsAreRemovedInSteps(t *testing.T) {
 		}
 		return nil
 	}))
-	o.SegmentBytes = 20 << 20
+	o.SegmentBytes, o.SpareSegments = 20<<20, 2
 	w, _ := mustOpen(t, o)
-	must(t, w.Append(entries(1, 100, 1, 1<<20)))
-	must(t, w.TruncateFront(100))
-	must(t, w.Append(entries(101, 1, 1, 10)))
+	must(t, w.Append(entries(1, 70, 1, 1<<20)))
+	must(t, w.TruncateFront(70))
+	must(t, w.Append(entries(71, 1, 1, 10)))
 	must(t, w.Upkeep())
 	if mt := w.Metrics(); mt.Segments > 2 || mt.Ready != 2 || mt.Dropped == 0 || int(mt.Dropped) != removes {
 		t.Fatalf("%+v, %d removes", mt, removes)
