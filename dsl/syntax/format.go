@@ -29,7 +29,7 @@ func Format(text string) (string, []plan.Diagnostic) {
 	}
 	l.findGaps(text)
 	l.module()
-	return l.out.String(), nil
+	return l.result(), nil
 }
 
 // A comment is a comment with what surrounds it.
@@ -57,6 +57,15 @@ type layout struct {
 
 	indent int // of what continues here
 	pad    map[int]int
+
+	line     int
+	trailing []trailing
+}
+
+// A trailing is a // comment behind code, in the order of the text.
+type trailing struct {
+	line, col int
+	at        int // byte of the output where it starts
 }
 
 // findGaps reads the comments between the tokens.
@@ -124,6 +133,7 @@ func isSpace(r rune) bool { return r == ' ' || r == '\t' || r == '\r' }
 // write puts text on the current line.
 func (l *layout) write(text string) {
 	l.out.WriteString(text)
+	l.line += strings.Count(text, "\n")
 	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
 		l.col = utf8.RuneCountInString(text[i+1:])
 		return
@@ -133,8 +143,49 @@ func (l *layout) write(text string) {
 
 func (l *layout) newline(indent int) {
 	l.out.WriteByte('\n')
+	l.line++
 	l.out.WriteString(strings.Repeat(" ", indent))
 	l.col = indent
+}
+
+// empty ends the line, so that the newline that follows leaves an empty one.
+func (l *layout) empty() {
+	l.out.WriteByte('\n')
+	l.line++
+}
+
+// comment prints a comment behind what is on the line.
+func (l *layout) comment(c comment) {
+	if c.line && !c.own {
+		l.trailing = append(l.trailing, trailing{l.line, l.col, l.out.Len()})
+	}
+	l.write(c.text)
+}
+
+// maxPad is how far a // comment moves to stand under its neighbours.
+const maxPad = 30
+
+// result is the output, with the // comments behind code on neighbouring lines under each other.
+func (l *layout) result() string {
+	out := l.out.String()
+	var b strings.Builder
+	at := 0
+	for i := 0; i < len(l.trailing); {
+		j, low, high := i, l.trailing[i].col, l.trailing[i].col
+		for ; j < len(l.trailing) && l.trailing[j].line == l.trailing[i].line+j-i; j++ {
+			low, high = min(low, l.trailing[j].col), max(high, l.trailing[j].col)
+		}
+		if high-low > maxPad {
+			high = 0
+		}
+		for ; i < j; i++ {
+			b.WriteString(out[at:l.trailing[i].at])
+			b.WriteString(strings.Repeat(" ", max(0, high-l.trailing[i].col)))
+			at = l.trailing[i].at
+		}
+	}
+	b.WriteString(out[at:])
+	return b.String()
 }
 
 func (l *layout) module() {
@@ -164,7 +215,7 @@ func (l *layout) between(i int) {
 	g := l.gaps[i]
 	for _, c := range g.comments {
 		l.separate(c.own || i == 0, c.blank)
-		l.write(c.text)
+		l.comment(c)
 	}
 	if i == len(l.toks) {
 		return
@@ -237,20 +288,32 @@ func (l *layout) put(k, brk int, first bool) {
 			at += 2
 		}
 		must := false
+		prev := l.toks[k-1].mark
+		mayBlank := prev != markBrace && prev != markSteps
 		for _, c := range l.gaps[k].comments {
 			if c.own || must {
+				if c.blank && mayBlank {
+					l.empty()
+				}
 				l.newline(at)
 			} else {
 				l.write(" ")
 			}
-			l.write(c.text)
+			l.comment(c)
 			must = c.line || c.own && c.after
+			mayBlank = true
 		}
 		if must && brk < 0 {
 			brk = at
 		}
 		switch {
 		case brk >= 0:
+			switch l.toks[k].mark {
+			case markField, markStep, markStage:
+				if l.gaps[k].blank && mayBlank {
+					l.empty()
+				}
+			}
 			l.newline(brk)
 		case l.space(k):
 			l.write(" ")
@@ -318,9 +381,6 @@ func (l *layout) statement(i, j int) {
 			}
 		case markStep:
 			brk, l.indent, base = 2, 2, 2
-			if l.gaps[k].blank && len(l.gaps[k].comments) == 0 && l.toks[k-1].mark != markSteps {
-				l.out.WriteByte('\n')
-			}
 		case markStepsEnd:
 			brk, l.indent, base = 0, 0, 0
 		case markField:

@@ -3,6 +3,7 @@ package syntax
 import (
 	"fmt"
 	"sort"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/headrace/headrace/dsl/plan"
@@ -80,8 +81,14 @@ func newParser(file, text string) *parser {
 		return p
 	}
 	p.mod.src = newSource(text)
+	if strings.HasPrefix(text, byteOrderMark) {
+		p.tok.end = len(byteOrderMark)
+	}
 	return p
 }
+
+// byteOrderMark is what some editors put before UTF-8 text.
+const byteOrderMark = "\uFEFF"
 
 // result sorts and trims the diagnostics.
 func (p *parser) result() []plan.Diagnostic {

@@ -148,7 +148,8 @@ func (p *parser) statement() {
 
 func (p *parser) unknownStatement() {
 	w := p.tok.text
-	if p.lastExpr.end == p.end && p.end > 0 {
+	near := nearest(w, statementWords)
+	if p.lastExpr.end == p.end && p.end > 0 && (near == "" || p.peek(1).kind != kindName) {
 		p.secondOperand()
 	}
 	if stageWords[w] && len(p.mod.Statements) == 0 {
@@ -158,8 +159,8 @@ func (p *parser) unknownStatement() {
 		p.failEdit("E0010", fmt.Sprintf("`|>` is missing before `%s`", w), "each stage begins with `|>`", fmt.Sprintf("`|> %s`", w),
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
 	}
-	if s := nearest(w, statementWords); s != "" {
-		p.failEdit("E0010", fmt.Sprintf("no statement begins with `%s`", w), "", fmt.Sprintf("`%s`", s), p.replaceTok(s, true))
+	if near != "" {
+		p.failEdit("E0010", fmt.Sprintf("no statement begins with `%s`", w), "", fmt.Sprintf("`%s`", near), p.replaceTok(near, true))
 	}
 	p.failTok("E0010", fmt.Sprintf("no statement begins with `%s`", w), "statements begin with topic, table, stream, view, const, param, fn, type, test or from", "")
 }
