@@ -1,0 +1,124 @@
+package window
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/headrace/headrace/operators"
+	"github.com/headrace/headrace/operators/state"
+)
+
+// ErrState is returned by Restore for a row that this aggregate did not write.
+var ErrState = errors.New("window: state row not understood")
+
+// State rows. All integers are big-endian; a window start has its sign bit flipped, so that rows of a
+// window lie together and windows lie in order.
+//
+//	group   key   'g' start(8) name          value  version(1) slots(uvarint) slot...
+//	member  key   'm' start(8) length(4) name slot(2) value    value  version(1)
+//
+// A slot begins with a byte that names its accumulator; the shapes of values are named too.
+const (
+	rowGroup   = 'g'
+	rowMember  = 'm'
+	rowVersion = 1
+	rowPrefix  = 9
+)
+
+var memberValue = []byte{rowVersion}
+
+// Changes implements operators.Stateful.
+func (a *Aggregate) Changes(put func(key, value []byte)) {
+	var key []byte
+	for i := range a.groups.Len() {
+		start, t := a.groups.At(i)
+		t.Changed(func(p state.Pos, dead bool) {
+			key = append(appendPrefix(key[:0], rowGroup, start), t.Key(p)...)
+			if dead {
+				put(key, nil)
+				return
+			}
+			v := binary.AppendUvarint(append(a.save[:0], rowVersion), uint64(len(a.slots)))
+			for si := range a.slots {
+				s := &a.slots[si]
+				at := int(p) + s.cell
+				v = s.acc.save(v, t, t.Arena()[at:at+s.acc.cells()])
+			}
+			a.save = v
+			put(key, v)
+		})
+	}
+	for i := range a.members.Len() {
+		start, t := a.members.At(i)
+		t.Changed(func(p state.Pos, dead bool) {
+			key = append(appendPrefix(key[:0], rowMember, start), t.Key(p)...)
+			if dead {
+				put(key, nil)
+				return
+			}
+			put(key, memberValue)
+		})
+	}
+	a.drop()
+}
+
+func appendPrefix(dst []byte, kind byte, start int64) []byte {
+	return appendWordBytes(append(dst, kind), start)
+}
+
+// Restore implements operators.Stateful. Errors: ErrState.
+func (a *Aggregate) Restore(key, value []byte) error {
+	if len(key) < rowPrefix || len(value) == 0 {
+		return fmt.Errorf("%w: cut short", ErrState)
+	}
+	if value[0] != rowVersion {
+		return fmt.Errorf("%w: version %d", ErrState, value[0])
+	}
+	start, name := readWordBytes(key[1:]), key[rowPrefix:]
+	if start%a.every != 0 || start < operators.MinEventTime+a.size || start > operators.MaxEventTime-a.size {
+		return fmt.Errorf("%w: no window starts at %d", ErrState, start)
+	}
+	switch key[0] {
+	case rowMember:
+		t := a.members.Get(start)
+		p, _ := t.Upsert(state.Hash(name), name)
+		t.MarkSaved(p)
+		return nil
+	case rowGroup:
+		return a.restoreGroup(start, name, value[1:])
+	}
+	return fmt.Errorf("%w: kind %q", ErrState, key[0])
+}
+
+func (a *Aggregate) restoreGroup(start int64, name, value []byte) error {
+	if err := a.keys.check(name); err != nil {
+		return err
+	}
+	n, k := binary.Uvarint(value)
+	if k <= 0 || n != uint64(len(a.slots)) {
+		return fmt.Errorf("%w: %d slots, the aggregate has %d", ErrState, n, len(a.slots))
+	}
+	value = value[k:]
+	t := a.groups.Get(start)
+	p, fresh := t.Upsert(state.Hash(name), name)
+	t.MarkSaved(p)
+	if !fresh {
+		return fmt.Errorf("%w: a group twice", ErrState)
+	}
+	for i := range a.slots {
+		s := &a.slots[i]
+		rest, err := s.acc.load(value, t, p, s.cell)
+		if err != nil {
+			t.Remove(p)
+			return err
+		}
+		value = rest
+	}
+	if len(value) > 0 {
+		t.Remove(p)
+		return fmt.Errorf("%w: %d bytes follow the last slot", ErrState, len(value))
+	}
+	a.n.groups.Add(1)
+	return nil
+}

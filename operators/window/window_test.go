@@ -1,0 +1,706 @@
+package window
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow/go/v15/arrow"
+	"github.com/apache/arrow/go/v15/arrow/array"
+	"github.com/apache/arrow/go/v15/arrow/memory"
+
+	"github.com/headrace/headrace/internal/golden"
+	"github.com/headrace/headrace/internal/scalar"
+	"github.com/headrace/headrace/operators"
+)
+
+// The columns of the test rows.
+const (
+	colKey   = iota // string?
+	colInt          // int64?
+	colUint         // uint64
+	colFloat        // float64?
+	colDec          // decimal(20,3)?
+	colText         // string?
+	colFlag         // bool
+	colList         // list<int64>?
+	colTag          // string
+)
+
+var rowTypes = []scalar.Type{
+	scalar.TypeString.Null(), scalar.TypeInt64.Null(), scalar.TypeUint64, scalar.TypeFloat64.Null(),
+	scalar.DecimalType(20, 3).Null(), scalar.TypeString.Null(), scalar.TypeBool, scalar.ListType(scalar.TypeInt64).Null(), scalar.TypeString,
+}
+
+type row struct {
+	values    []scalar.Value
+	ts        int64
+	partition int32
+	offset    int64
+	behind    int64
+	appended  int64
+}
+
+func makeBatch(alloc memory.Allocator, types []scalar.Type, rows []row) *operators.Batch {
+	columns := make([]arrow.Array, len(types))
+	for c, t := range types {
+		b := array.NewBuilder(alloc, operators.ArrowType(t))
+		for _, r := range rows {
+			operators.AppendValue(b, t, r.values[c])
+		}
+		columns[c] = b.NewArray()
+		b.Release()
+	}
+	b := operators.NewBatch(columns, nil)
+	b.Rows = len(rows)
+	for _, r := range rows {
+		b.Partition = r.partition
+		b.Time = append(b.Time, r.ts)
+		b.Behind = append(b.Behind, r.behind)
+		b.Offsets = append(b.Offsets, r.offset)
+		b.AppendTime = append(b.AppendTime, r.appended)
+	}
+	b.Origin = func(i int) operators.Origin {
+		return operators.Origin{Partition: rows[i].partition, Offset: rows[i].offset}
+	}
+	return b
+}
+
+// sink writes down what leaves.
+type sink struct {
+	types []scalar.Type
+	lines []string
+	late  []string
+	fails []string
+}
+
+func (s *sink) Emit(b *operators.Batch) {
+	defer b.Release()
+	for i := range b.Rows {
+		line := []byte{}
+		for c, arr := range b.Columns {
+			line = append(line, ' ')
+			v := operators.ValueAt(arr, s.types[c], i)
+			if v.Kind.Float() && v.F-v.F != 0 {
+				line = fmt.Append(line, v.F)
+				continue
+			}
+			line, _ = scalar.AppendJSON(line, v, s.types[c])
+		}
+		s.lines = append(s.lines, fmt.Sprintf("@%d key=%s:%s", b.Time[i], keyText(b.Key[i]), line))
+		o := b.Origin(i)
+		if b.Partition != -1 || o.Offset != -1 || !bytes.Equal(o.Key, b.Key[i]) || o.Timestamp != scalar.FloorDiv(b.Time[i], 1e6) {
+			s.lines = append(s.lines, "wrong origin")
+		}
+	}
+}
+
+func keyText(k []byte) string {
+	if k == nil {
+		return "null"
+	}
+	return fmt.Sprintf("%q", k)
+}
+
+func (s *sink) Late(b *operators.Batch, rows []int) {
+	for _, i := range rows {
+		s.late = append(s.late, fmt.Sprintf("%d/%d", b.Partition, b.Offsets[i]))
+	}
+}
+
+func (s *sink) Fail(b *operators.Batch, errs []operators.RowError) {
+	for _, e := range errs {
+		o := b.Origin(e.Row)
+		if b.Partition >= 0 {
+			s.fails = append(s.fails, fmt.Sprintf("%s %s: row %d/%d", e.Code, e.Expr, o.Partition, o.Offset))
+			continue
+		}
+		s.fails = append(s.fails, fmt.Sprintf("%s %s: key %s value %s", e.Code, e.Expr, keyText(o.Key), o.Value))
+	}
+}
+
+// testSlots are the aggregates of the tests, with the filter `colFlag` on some.
+func testSlots() []Slot {
+	cols := func(c int) operators.Evaluator { return operators.Columns{c} }
+	slot := func(f string, c int, out scalar.Type) Slot {
+		return Slot{Func: f, Arg: cols(c), ArgType: rowTypes[c], Type: out, Text: fmt.Sprintf("%s(c%d)", f, c)}
+	}
+	where := func(s Slot) Slot { s.Filter = cols(colFlag); return s }
+	i, f := scalar.TypeInt64.Null(), scalar.TypeFloat64.Null()
+	return []Slot{
+		{Func: "count", Type: scalar.TypeInt64, Text: "count()"},
+		where(Slot{Func: "count", Type: scalar.TypeInt64, Text: "count()"}),
+		slot("count", colInt, scalar.TypeInt64),
+		slot("count_distinct", colText, scalar.TypeInt64),
+		where(slot("count_distinct", colFloat, scalar.TypeInt64)),
+		slot("sum", colInt, i), where(slot("avg", colInt, f)),
+		slot("sum", colUint, scalar.TypeUint64.Null()), slot("avg", colUint, f),
+		slot("sum", colFloat, f), where(slot("avg", colFloat, f)),
+		slot("sum", colDec, scalar.DecimalType(38, 3).Null()), slot("avg", colDec, scalar.DecimalType(38, 6).Null()),
+		slot("min", colInt, i), slot("max", colUint, scalar.TypeUint64.Null()), slot("min", colFloat, f), where(slot("max", colFloat, f)),
+		slot("min", colDec, rowTypes[colDec]), slot("max", colDec, rowTypes[colDec]),
+		slot("min", colText, rowTypes[colText]), where(slot("max", colText, rowTypes[colText])), slot("max", colList, rowTypes[colList]),
+		slot("first", colText, rowTypes[colText]), slot("last", colText, rowTypes[colText]), where(slot("first", colInt, i)),
+		slot("last", colDec, rowTypes[colDec]), slot("first", colList, rowTypes[colList]),
+	}
+}
+
+type scenario struct {
+	by     []int
+	size   time.Duration
+	every  time.Duration
+	rows   [][]row // by partition
+	lag    int64
+	append bool
+}
+
+func (sc *scenario) options(alloc memory.Allocator) Options {
+	o := Options{By: operators.Columns(sc.by), Slots: testSlots(), Size: sc.size, Every: sc.every, OnAppend: sc.append, Alloc: alloc}
+	for i, c := range sc.by {
+		o.ByTypes = append(o.ByTypes, rowTypes[c])
+		o.ByNames = append(o.ByNames, fmt.Sprintf("k%d", i))
+	}
+	slots := operators.Columns{}
+	for i := range o.Slots {
+		slots = append(slots, len(sc.by)+2+i)
+	}
+	o.Results = slots
+	return o
+}
+
+func (sc *scenario) outTypes() []scalar.Type {
+	var out []scalar.Type
+	for _, c := range sc.by {
+		out = append(out, rowTypes[c])
+	}
+	out = append(out, scalar.TypeTime, scalar.TypeTime)
+	for _, s := range testSlots() {
+		out = append(out, s.Type)
+	}
+	return out
+}
+
+func randomScenario(r *rand.Rand) *scenario {
+	sc := &scenario{lag: int64(r.IntN(30))}
+	sc.by = [][]int{{colTag}, {colKey}, {}, {colInt, colKey}, {colFloat}, {colTag, colFlag, colDec, colList}, {colUint}}[r.IntN(7)]
+	sc.every = time.Duration(5 + r.IntN(20))
+	sc.size = sc.every
+	if r.IntN(2) == 0 {
+		sc.size = sc.every + time.Duration(r.IntN(60))
+	}
+	extreme := r.IntN(4) == 0
+	far := r.IntN(5) == 0
+	n := 1 + r.IntN(4)
+	for p := range n {
+		var rows []row
+		w, now := operators.MinEventTime, int64(r.IntN(100))
+		for i := range 20 + r.IntN(150) {
+			now += int64(r.IntN(4))
+			ts := now + int64(r.IntN(40)) - 20
+			if far && r.IntN(10) == 0 {
+				ts = r.Int64N(1e6) - 5e5
+			}
+			row := row{ts: ts, partition: int32(p), offset: int64(10*p + 2*i), behind: w, values: randomValues(r, extreme)}
+			if r.IntN(40) == 0 {
+				row.ts = operators.MaxEventTime // its windows are out of range
+			} else if !far || ts < 1e3 {
+				w = max(w, ts-sc.lag)
+			}
+			rows = append(rows, row)
+		}
+		sc.rows = append(sc.rows, rows)
+	}
+	return sc
+}
+
+func randomValues(r *rand.Rand, extreme bool) []scalar.Value {
+	null := func(v scalar.Value) scalar.Value {
+		if r.IntN(5) == 0 {
+			return scalar.Null
+		}
+		return v
+	}
+	num := int64(r.IntN(7) - 3)
+	unum := uint64(r.IntN(5))
+	dec := scalar.Int128Of(int64(r.IntN(20001) - 10000))
+	if extreme && r.IntN(3) == 0 {
+		num = []int64{math.MaxInt64, math.MinInt64}[r.IntN(2)]
+		unum = math.MaxUint64
+		dec, _ = scalar.Pow10(20).Sub(scalar.Int128Of(1))
+	}
+	f := []float64{0, math.Copysign(0, -1), 0.1, 1e16, -1e16, 1.0 / 3, r.NormFloat64()}[r.IntN(7)]
+	if r.IntN(60) == 0 {
+		f = []float64{math.NaN(), math.Inf(1)}[r.IntN(2)]
+	}
+	word := func() string { return strings.Repeat(string(rune('a'+r.IntN(3))), r.IntN(12)) }
+	var list []scalar.Value
+	for range r.IntN(3) {
+		list = append(list, scalar.Int(int64(r.IntN(3))))
+	}
+	return []scalar.Value{
+		null(scalar.String(word())), null(scalar.Int(num)), scalar.Uint(unum), null(scalar.Float(f)), null(scalar.Decimal(dec)),
+		null(scalar.String(word())), scalar.Bool(r.IntN(2) == 0), null(scalar.List(list...)), scalar.String(word()),
+	}
+}
+
+// naive is the aggregate as its definition reads: every row of every group kept, folded at the end.
+func (sc *scenario) naive() (lines, late, fails []string) {
+	type group struct {
+		end  int64
+		key  []byte
+		by   []scalar.Value
+		rows []row
+	}
+	groups := map[string]*group{}
+	size, every := int64(sc.size), int64(sc.every)
+	for _, part := range sc.rows {
+		for _, r := range part {
+			if r.ts > math.MaxInt64/2 {
+				fails = append(fails, fmt.Sprintf("E0605 window: row %d/%d", r.partition, r.offset))
+				continue
+			}
+			var starts []int64
+			for s := scalar.FloorDiv(r.ts, every) * every; s+size > r.ts; s -= every {
+				if s+size > r.behind {
+					starts = append(starts, s)
+				}
+			}
+			if len(starts) == 0 {
+				late = append(late, fmt.Sprintf("%d/%d", r.partition, r.offset))
+				continue
+			}
+			by := make([]scalar.Value, len(sc.by))
+			bad := false
+			name := ""
+			for i, c := range sc.by {
+				by[i] = r.values[c]
+				if by[i].Kind == scalar.KindFloat64 {
+					bad = bad || by[i].F-by[i].F != 0
+					if by[i].F == 0 {
+						by[i].F = 0
+					}
+				}
+				text, _ := scalar.AppendJSON(nil, by[i], rowTypes[c])
+				name += string(text) + "|"
+			}
+			if bad {
+				fails = append(fails, fmt.Sprintf("E0606 by: row %d/%d", r.partition, r.offset))
+				continue
+			}
+			for _, s := range starts {
+				id := fmt.Sprintf("%d|%s", s, name)
+				if groups[id] == nil {
+					groups[id] = &group{end: s + size, by: by, key: sc.encodeKey(by)}
+				}
+				groups[id].rows = append(groups[id].rows, r)
+			}
+		}
+	}
+	var sorted []*group
+	for _, g := range groups {
+		sorted = append(sorted, g)
+	}
+	sort.Slice(sorted, func(i, j int) bool {
+		if sorted[i].end != sorted[j].end {
+			return sorted[i].end < sorted[j].end
+		}
+		return compareKeys(sorted[i].key, sorted[j].key) < 0
+	})
+	for _, g := range sorted {
+		line := ""
+		add := func(v scalar.Value, t scalar.Type) {
+			if v.Kind.Float() && v.F-v.F != 0 {
+				line += fmt.Sprint(" ", v.F)
+				return
+			}
+			text, _ := scalar.AppendJSON(nil, v, t)
+			line += " " + string(text)
+		}
+		for i, c := range sc.by {
+			add(g.by[i], rowTypes[c])
+		}
+		add(scalar.Time(g.end-size), scalar.TypeTime)
+		add(scalar.Time(g.end), scalar.TypeTime)
+		failed := ""
+		for _, s := range testSlots() {
+			v, code := naiveSlot(s, g.rows)
+			if code != scalar.CodeNone && failed == "" {
+				failed = fmt.Sprintf("%s %s: key %s", code, s.Text, keyText(g.key))
+			}
+			add(v, s.Type)
+		}
+		if failed != "" {
+			fails = append(fails, failed)
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("@%d key=%s:%s", g.end-1, keyText(g.key), line))
+	}
+	return lines, late, fails
+}
+
+func (sc *scenario) encodeKey(by []scalar.Value) []byte {
+	if len(by) == 1 {
+		if by[0].IsNull() {
+			return nil
+		}
+		if by[0].Kind == scalar.KindString {
+			return []byte(by[0].S)
+		}
+		text, _ := scalar.AppendJSON([]byte{}, by[0], rowTypes[sc.by[0]])
+		return text
+	}
+	if len(by) == 0 {
+		return nil
+	}
+	var parts []string
+	for i, v := range by {
+		text, _ := scalar.AppendJSON(nil, v, rowTypes[sc.by[i]])
+		parts = append(parts, string(text))
+	}
+	return []byte("[" + strings.Join(parts, ",") + "]")
+}
+
+// naiveSlot folds the rows of a group, which come partition by partition, each in offset order.
+func naiveSlot(s Slot, rows []row) (scalar.Value, scalar.Code) {
+	col := -1
+	if s.Arg != nil {
+		col = s.Arg.(operators.Columns)[0]
+	}
+	var kept []row
+	for _, r := range rows {
+		if s.Filter != nil && !r.values[colFlag].Bool() {
+			continue
+		}
+		if col >= 0 && r.values[col].IsNull() {
+			continue
+		}
+		kept = append(kept, r)
+	}
+	switch s.Func {
+	case "count":
+		return scalar.Int(int64(len(kept))), 0
+	case "count_distinct":
+		seen := map[string]bool{}
+		for _, r := range kept {
+			v := r.values[col]
+			if v.F == 0 {
+				v.F = 0
+			}
+			seen[fmt.Sprint(v.S, v.F, v.I)] = true
+		}
+		return scalar.Int(int64(len(seen))), 0
+	}
+	if len(kept) == 0 {
+		return scalar.Null, 0
+	}
+	best := kept[0]
+	switch s.Func {
+	case "min", "max":
+		for _, r := range kept {
+			if c := scalar.Compare(r.values[col], best.values[col]); c < 0 && s.Func == "min" || c > 0 && s.Func == "max" {
+				best = r
+			}
+		}
+		return best.values[col], 0
+	case "first", "last":
+		less := func(a, b row) bool {
+			if a.ts != b.ts {
+				return a.ts < b.ts
+			}
+			if a.partition != b.partition {
+				return a.partition < b.partition
+			}
+			return a.offset < b.offset
+		}
+		for _, r := range kept {
+			if s.Func == "first" && less(r, best) || s.Func == "last" && less(best, r) {
+				best = r
+			}
+		}
+		return best.values[col], 0
+	}
+	if s.ArgType.Kind.Float() {
+		total, part := 0.0, 0.0
+		for i, r := range kept {
+			v := r.values[col].F
+			if i > 0 && kept[i-1].partition == r.partition {
+				part += v
+			} else {
+				part = v
+			}
+			if i == len(kept)-1 || kept[i+1].partition != r.partition {
+				if r.partition == kept[0].partition {
+					total = part
+				} else {
+					total += part
+				}
+			}
+		}
+		if s.Func == "avg" {
+			total /= float64(len(kept))
+		}
+		return scalar.Float(total), 0
+	}
+	sum := new(big.Int)
+	for _, r := range kept {
+		v := r.values[col]
+		switch s.ArgType.Kind {
+		case scalar.KindDecimal:
+			sum.Add(sum, v.D.Big())
+		case scalar.KindUint64:
+			sum.Add(sum, new(big.Int).SetUint64(v.Uint()))
+		default:
+			sum.Add(sum, big.NewInt(v.I))
+		}
+	}
+	n := big.NewInt(int64(len(kept)))
+	switch k := s.Type.Kind; {
+	case k == scalar.KindFloat64:
+		f, _ := new(big.Rat).SetFrac(sum, n).Float64()
+		return scalar.Float(f), 0
+	case k == scalar.KindDecimal:
+		if s.Func == "avg" {
+			sum.Mul(sum, big.NewInt(1000)) // scale 3 to 6
+			q, m := new(big.Int).QuoRem(sum, n, new(big.Int))
+			if c := new(big.Int).Abs(new(big.Int).Lsh(m, 1)).Cmp(n); c > 0 || c == 0 && q.Bit(0) == 1 {
+				q.Add(q, big.NewInt(int64(sum.Sign())))
+			}
+			sum = q
+		}
+		d, ok := scalar.Int128FromBig(sum)
+		if !ok || !d.FitsDigits(s.Type.Precision) {
+			return scalar.Null, scalar.CodeDecimalOverflow
+		}
+		return scalar.Decimal(d), 0
+	case k == scalar.KindUint64:
+		if !sum.IsUint64() {
+			return scalar.Null, scalar.CodeOverflow
+		}
+		return scalar.Uint(sum.Uint64()), 0
+	}
+	if !sum.IsInt64() {
+		return scalar.Null, scalar.CodeOverflow
+	}
+	return scalar.Int(sum.Int64()), 0
+}
+
+// store is keyed state as the log would keep it.
+type store map[string]string
+
+func (s store) save(a *Aggregate) error {
+	last := ""
+	var err error
+	a.Changes(func(key, value []byte) {
+		k := string(key)
+		if last != "" && k <= last {
+			err = fmt.Errorf("change %q after %q", k, last)
+		}
+		last = k
+		if value == nil {
+			if _, ok := s[k]; !ok {
+				err = fmt.Errorf("deletes %q, which is not stored", k)
+			}
+			delete(s, k)
+			return
+		}
+		s[k] = string(value)
+	})
+	return err
+}
+
+func (s store) restore(t *testing.T, o Options) *Aggregate {
+	a, err := NewAggregate(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := make([]string, 0, len(s))
+	for k := range s {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	for _, k := range keys {
+		if err := a.Restore([]byte(k), []byte(s[k])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a.StateRows() != int64(len(s)) {
+		t.Fatalf("restored %d of %d rows", a.StateRows(), len(s))
+	}
+	return a
+}
+
+// run feeds the scenario in random steps: batches of random size, partitions in random turn, a
+// watermark after each step, crashes that lose a step, restarts, and a bounded emission.
+func (sc *scenario) run(t *testing.T, r *rand.Rand, alloc memory.Allocator) *sink {
+	o := sc.options(alloc)
+	if r.IntN(2) == 0 {
+		o.EmitRows = 1 + r.IntN(100)
+	}
+	disk := store{}
+	a := disk.restore(t, o)
+	total := &sink{types: sc.outTypes()}
+	next := make([]int, len(sc.rows))
+	watermark := func() int64 {
+		w := operators.MaxEventTime
+		for p, rows := range sc.rows {
+			if next[p] < len(rows) {
+				w = min(w, rows[next[p]].behind)
+			}
+		}
+		return w
+	}
+	check := func() {
+		s := a.Stats()
+		if s.In != s.Folded+s.Late+s.Failed || s.Groups != s.Out+s.ResultsFailed+a.groups.Rows() {
+			t.Fatalf("counters do not add up: %+v with %d groups", s, a.groups.Rows())
+		}
+	}
+	for done := false; !done; {
+		s := &sink{types: total.types}
+		before := append([]int(nil), next...)
+		for range r.IntN(5) {
+			p := r.IntN(len(sc.rows))
+			n := min(r.IntN(40), len(sc.rows[p])-next[p])
+			a.Process(makeBatch(alloc, rowTypes, sc.rows[p][next[p]:next[p]+n]), s)
+			next[p] += n
+		}
+		w := watermark()
+		a.Advance(w, s)
+		done = w == operators.MaxEventTime && !a.More()
+		check()
+		if r.IntN(12) == 0 { // a crash before the commit
+			a.Close()
+			a = disk.restore(t, o)
+			next, done = before, false
+			continue
+		}
+		if err := disk.save(a); err != nil {
+			t.Fatal(err)
+		}
+		if a.StateRows() != int64(len(disk)) {
+			t.Fatalf("%d rows in memory, %d stored", a.StateRows(), len(disk))
+		}
+		total.lines = append(total.lines, s.lines...)
+		total.late = append(total.late, s.late...)
+		total.fails = append(total.fails, s.fails...)
+		if r.IntN(12) == 0 {
+			a.Close()
+			a = disk.restore(t, o)
+		}
+	}
+	if len(disk) != 0 || a.groups.Len() != 0 || a.members.Len() != 0 {
+		t.Errorf("%d rows left in the store, %d windows in memory", len(disk), a.groups.Len())
+	}
+	a.Close()
+	return total
+}
+
+func TestAggregateEqualsItsDefinitionForAnyStepsAndRestarts(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for i := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, i))
+		alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
+		sc := randomScenario(r)
+		lines, late, fails := sc.naive()
+		for range 3 {
+			got := sc.run(t, r, alloc)
+			compareLines(t, "row", got.lines, lines)
+			sort.Strings(got.late)
+			sort.Strings(late)
+			compareLines(t, "late row", got.late, late)
+			for i, f := range got.fails {
+				got.fails[i], _, _ = strings.Cut(f, " value ")
+			}
+			sort.Strings(got.fails)
+			sort.Strings(fails)
+			compareLines(t, "failure", got.fails, fails)
+		}
+		alloc.AssertSize(t, 0)
+		if t.Failed() {
+			t.Fatalf("scenario %d: by %v, window %v every %v", i, sc.by, sc.size, sc.every)
+		}
+	}
+}
+
+func compareLines(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	for i := range max(len(got), len(want)) {
+		g, w := "(nothing)", "(nothing)"
+		if i < len(got) {
+			g = got[i]
+		}
+		if i < len(want) {
+			w = want[i]
+		}
+		if g != w {
+			t.Errorf("%s %d of %d:\n got %s\nwant %s", what, i, len(want), g, w)
+			return
+		}
+	}
+}
+
+var _ = errors.Is
+var _ = golden.Check
+
+func BenchmarkTumble(b *testing.B) {
+	for _, n := range []int{1_000, 100_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			const batch = 8192
+			r := rand.New(rand.NewPCG(1, 1))
+			batches := make([]*operators.Batch, 64)
+			for i := range batches {
+				kb, vb := array.NewStringBuilder(memory.DefaultAllocator), array.NewInt64Builder(memory.DefaultAllocator)
+				times, behind, offsets := make([]int64, batch), make([]int64, batch), make([]int64, batch)
+				for j := range batch {
+					kb.Append(fmt.Sprintf("user-%06d", r.IntN(n)))
+					vb.Append(int64(r.IntN(1000)))
+					offsets[j] = int64(i*batch + j)
+				}
+				batches[i] = operators.NewBatch([]arrow.Array{kb.NewArray(), vb.NewArray()}, times)
+				batches[i].Behind, batches[i].Offsets = behind, offsets
+			}
+			value := func(f string) Slot {
+				return Slot{Func: f, Arg: operators.Columns{1}, ArgType: scalar.TypeInt64, Type: scalar.TypeInt64.Null()}
+			}
+			a, err := NewAggregate(Options{
+				By: operators.Columns{0}, ByTypes: []scalar.Type{scalar.TypeString}, ByNames: []string{"user"},
+				Slots:   []Slot{{Func: "count", Type: scalar.TypeInt64}, value("sum"), value("max")},
+				Results: operators.Columns{3, 4, 5}, Size: time.Minute,
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := drain{}
+			b.ReportAllocs()
+			i, w := 0, int64(0)
+			for b.Loop() {
+				in := batches[i%len(batches)]
+				for j := range in.Time {
+					in.Time[j] = w + int64(j)
+					in.Behind[j] = w
+				}
+				in.Retain()
+				a.Process(in, &s)
+				if i++; i%200 == 0 { // 1.6 million rows a window
+					w += int64(time.Minute)
+					a.Advance(w, &s)
+				}
+			}
+			b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds()/1e6, "Mrows/s")
+		})
+	}
+}
+
+type drain struct{ rows int }
+
+func (d *drain) Emit(b *operators.Batch)                     { d.rows += b.Rows; b.Release() }
+func (d *drain) Late(*operators.Batch, []int)                {}
+func (d *drain) Fail(*operators.Batch, []operators.RowError) {}
