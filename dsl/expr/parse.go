@@ -316,6 +316,9 @@ func unexpected(e *Error, text string) {
 	case operand && prev != "":
 		e.Code, e.Message = CodeOperands, fmt.Sprintf("two operands in a row: `%s` then `%s`", prev, word)
 		e.Reason = "an operator is missing, or a comma"
+		if word == "max" {
+			e.Fix = "a limit is the second argument: `list(x, 10)`"
+		}
 	case strings.ContainsAny(word, ")]},:"):
 		e.Code, e.Message = CodeOperand, fmt.Sprintf("something is missing before `%s`", word)
 		e.Reason = "an operator or a comma needs a value after it"

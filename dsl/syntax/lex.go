@@ -36,7 +36,6 @@ type problem struct{ code, message, reason, fix string }
 
 func (t token) is(op string) bool  { return t.kind == kindOp && t.text == op }
 func (t token) word(w string) bool { return t.kind == kindName && t.text == w }
-func (t token) isName() bool       { return t.kind == kindName }
 func (t token) describe() string {
 	switch t.kind {
 	case kindEOF:
