@@ -311,6 +311,13 @@ func TestCostCountsClosuresOften(t *testing.T) {
 	if a, b, c := expr.Cost(cheap), expr.Cost(once), expr.Cost(twice); a != 3 || b <= 50*a || c <= 20*b {
 		t.Errorf("costs %d, %d, %d", a, b, c)
 	}
+	shared := num(1)
+	for range 100 {
+		shared = call("add", shared, shared)
+	}
+	if c := expr.Cost(shared); c != math.MaxInt32 {
+		t.Errorf("the cost of 2^100 additions is %d", c)
+	}
 	deep := elem(0, 0)
 	for range 20 {
 		deep = call("sum", call("map", list, lambda(deep)))

@@ -22,24 +22,27 @@ var expensive = map[string]int{
 
 // Cost estimates the work of one row in calls of cheap reference functions: each node is one, an
 // expensive function is more, and the body of a closure counts elemFactor times. It saturates.
+//
+// Shared nodes count each time they are reached, and are looked at once.
 func Cost(e *plan.Expr) int {
-	c := cost(e)
-	if c > math.MaxInt32 {
-		return math.MaxInt32
-	}
-	return int(c)
+	return int(cost(e, make(map[*plan.Expr]int64)))
 }
 
-func cost(e *plan.Expr) int64 {
+func cost(e *plan.Expr, known map[*plan.Expr]int64) int64 {
+	if c, ok := known[e]; ok {
+		return c
+	}
 	total := int64(1)
 	if e.Op == plan.ExprCall {
 		total = int64(max(1, expensive[e.Func]))
 	}
 	for _, a := range e.Args {
-		total += cost(a)
+		total += cost(a, known)
 	}
 	if e.Op == plan.ExprLambda {
 		total *= elemFactor
 	}
-	return min(total, math.MaxInt32)
+	total = min(total, math.MaxInt32)
+	known[e] = total
+	return total
 }
