@@ -44,6 +44,7 @@ func Open(o Options) (*WAL, Recovery, error) {
 	}
 	w := &WAL{
 		o: o, turn: make(chan struct{}, 1), upkeepTurn: make(chan struct{}, 1), poke: make(chan struct{}, 1), stop: make(chan struct{}),
+		poisoned: make(chan struct{}),
 	}
 	w.mu.state = newState()
 	w.mu.ring.limit = o.CacheBytes

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"sort"
 
 	"github.com/headrace/headrace/internal/fsx"
 )
@@ -67,6 +68,28 @@ func (s *state) whole() bool {
 		}
 	}
 	return next > s.last
+}
+
+// suffixIndex is WAL.SuffixIndex of a log that is not empty.
+func (s *state) suffixIndex(n int64) uint64 {
+	index := s.last + 1
+	for i := len(s.segments) - 1; i >= 0; i-- {
+		seg := s.segments[i]
+		if len(seg.locs) == 0 {
+			continue
+		}
+		tail := seg.locs[len(seg.locs)-1]
+		end := int64(tail.pos) + int64(tail.size)
+		k := sort.Search(len(seg.locs), func(k int) bool { return end-int64(seg.locs[k].pos) <= n })
+		if k < len(seg.locs) {
+			index = seg.base + uint64(k)
+		}
+		if k > 0 {
+			break
+		}
+		n -= end - int64(seg.locs[0].pos)
+	}
+	return max(index, s.front)
 }
 
 func (s *state) addEntry(seg *segment, index uint64, l loc) error {

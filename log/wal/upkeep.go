@@ -101,6 +101,7 @@ func (w *WAL) Upkeep() error {
 	defer w.mu.Unlock()
 	w.mu.upkeepErr = err
 	w.mu.upkeeps++
+	w.mu.upkeepAt = w.o.Now()
 	w.broadcast()
 	return err
 }

@@ -48,12 +48,14 @@ type WAL struct {
 		drops       []string   // files to remove
 		upkeepErr   error      // why the last upkeep stopped, nil if it did all there was
 		upkeeps     uint64     // how many have ended
+		upkeepAt    int64      // Now when the last one ended
 		changed     chan struct{}
 		closed      bool
 	}
 
 	poison       atomic.Pointer[error]
-	writeStarted atomic.Int64 // Now+1 at the start of the write in flight; 0: none
+	poisoned     chan struct{} // closed by Poison
+	writeStarted atomic.Int64  // Now+1 at the start of the write in flight; 0: none
 
 	upkeepTurn chan struct{} // one token: upkeep in progress
 	poke       chan struct{}
@@ -146,6 +148,37 @@ func (w *WAL) Stable(key string) ([]byte, bool) {
 	return append([]byte{}, v...), true
 }
 
+// retryNs is how long Room waits before it has a failed upkeep tried again.
+const retryNs = int64(100 * time.Millisecond)
+
+// Room reports whether the log can go on after the segment in use. It returns ErrNoSegment, with the cause, when none
+// is ready and the last attempt to make one failed, as on a full disk: new work should be refused then, while what is
+// left of the segment serves truncations and stable values. Room has the attempt repeated, so that it recovers by
+// itself.
+func (w *WAL) Room() error {
+	w.mu.Lock()
+	ready, err, at := len(w.mu.ready), w.mu.upkeepErr, w.mu.upkeepAt
+	w.mu.Unlock()
+	if ready > 0 || err == nil {
+		return w.Poisoned()
+	}
+	if w.o.Now()-at >= retryNs {
+		w.pokeUpkeep()
+	}
+	return fmt.Errorf("%w: %w", ErrNoSegment, err)
+}
+
+// SuffixIndex returns the lowest index from which on the entries take at most about n bytes in the log, last+1 if
+// even the last one takes more. 0: the log is empty.
+func (w *WAL) SuffixIndex(n int64) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.empty() {
+		return 0
+	}
+	return w.mu.suffixIndex(n)
+}
+
 // WriteStarted returns when the write in flight began, by Options.Now, and whether there is one. A watchdog compares
 // it with the clock.
 func (w *WAL) WriteStarted() (ns int64, ok bool) {
@@ -169,6 +202,7 @@ func (w *WAL) Poison(err error) {
 	if !w.poison.CompareAndSwap(nil, &err) {
 		return
 	}
+	close(w.poisoned)
 	w.o.Logger.Error("write-ahead log poisoned", "dir", w.o.Dir, "err", err)
 	w.mu.Lock()
 	w.broadcast()
@@ -192,9 +226,13 @@ func (w *WAL) broadcast() {
 	w.mu.changed = make(chan struct{})
 }
 
-// begin takes the turn. On an error it was not taken.
+// begin takes the turn. On an error it was not taken. It does not wait for a hung write that was given up on.
 func (w *WAL) begin() error {
-	w.turn <- struct{}{}
+	select {
+	case w.turn <- struct{}{}:
+	case <-w.poisoned:
+		return w.Poisoned()
+	}
 	err := w.Poisoned()
 	w.mu.Lock()
 	if w.mu.closed {
@@ -210,7 +248,7 @@ func (w *WAL) begin() error {
 func (w *WAL) end() { <-w.turn }
 
 // Close waits for the write in flight, marks the log as closed in order, stops upkeep and gives everything back. Every
-// later call fails with ErrClosed. A poisoned log is closed without the mark.
+// later call fails with ErrClosed. A poisoned log is closed without the mark. If the disk hangs, so does Close.
 func (w *WAL) Close() error {
 	w.turn <- struct{}{}
 	defer w.end()

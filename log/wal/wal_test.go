@@ -403,9 +403,13 @@ func TestAFullDiskRefusesAndRecoversWithoutAReopen(t *testing.T) {
 		}
 	}
 	checkRange(t, w, 1, last, 1)
+	if err := w.Room(); !errors.Is(err, ErrNoSegment) || !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
 	full = false
 	must(t, w.Append(entries(last+1, 20, 1, 20_000)))
 	checkRange(t, w, 1, last+20, 1)
+	must(t, w.Room())
 	names, _ := m.List("wal")
 	for _, n := range names {
 		if n == prepareName {
@@ -508,6 +512,76 @@ func TestTheBackgroundKeepsUpWhileReadersRead(t *testing.T) {
 	must(t, w.Close())
 	if mt := w.Metrics(); mt.Recycled < 5 {
 		t.Fatalf("%+v", mt)
+	}
+}
+
+func TestSuffixIndexCountsBytesFromTheEnd(t *testing.T) {
+	w, _ := mustOpen(t, testOptions(fsx.NewMem()))
+	if w.SuffixIndex(1<<30) != 0 {
+		t.Fatal("empty")
+	}
+	must(t, w.Append(entries(1, 1000, 1, 1000)))
+	must(t, w.TruncateFront(10))
+	for n, want := range map[int64][2]uint64{0: {1001, 1001}, 1 << 30: {10, 10}, 50_000: {950, 955}, 500_000: {520, 540}} {
+		if got := w.SuffixIndex(n); got < want[0] || got > want[1] {
+			t.Errorf("%d bytes: %d", n, got)
+		}
+	}
+}
+
+func TestAHungWriteDoesNotHoldUpThoseWhoComeAfterThePoison(t *testing.T) {
+	m := fsx.NewMem()
+	hang, hung := make(chan struct{}), make(chan struct{})
+	armed := false
+	w, _ := mustOpen(t, testOptions(fsx.Inject(m, func(op fsx.Op, _ string) error {
+		if armed && op == fsx.OpSync {
+			armed = false
+			close(hung)
+			<-hang
+		}
+		return nil
+	})))
+	armed = true
+	done := make(chan error)
+	go func() { done <- w.Append(entries(1, 1, 1, 1)) }()
+	<-hung
+	waiting := make(chan error)
+	go func() { waiting <- w.SetStable("k", []byte("v")) }()
+	w.Poison(errors.New("2 s without progress"))
+	if err := <-waiting; !errors.Is(err, ErrPoisoned) {
+		t.Fatal(err)
+	}
+	close(hang)
+	if err := <-done; !errors.Is(err, ErrPoisoned) {
+		t.Fatal(err)
+	}
+	must(t, w.Close())
+}
+
+func TestRealDisk(t *testing.T) {
+	for _, direct := range []bool{false, true} {
+		t.Run(fmt.Sprintf("direct=%v", direct), func(t *testing.T) {
+			o := Options{Dir: t.TempDir(), SegmentBytes: 1 << 20, Direct: direct, Pace: time.Microsecond, CacheBytes: -1}
+			w, _ := mustOpen(t, o)
+			for i := range uint64(40) {
+				must(t, w.Append(entries(10*i+1, 10, 1, 10_000)))
+				if i == 20 {
+					must(t, w.TruncateFront(101))
+				}
+			}
+			checkRange(t, w, 101, 400, 1)
+			must(t, w.SetStable("k", []byte("v")))
+			must(t, w.Close())
+			w, rec := mustOpen(t, o)
+			if !rec.Clean {
+				t.Fatalf("%+v", rec)
+			}
+			checkRange(t, w, 101, 400, 1)
+			if v, _ := w.Stable("k"); string(v) != "v" {
+				t.Fatal(v)
+			}
+			must(t, w.Close())
+		})
 	}
 }
 
