@@ -182,6 +182,21 @@ func judge(t testing.TB, text string) {
 		if m == nil {
 			t.Fatal("no plan and no error")
 		}
+		tree, _ := syntax.Parse("m.hr", text)
+		pipelines, views := 0, 0
+		for _, st := range tree.Statements {
+			switch d := st.(type) {
+			case *syntax.TopicDecl:
+				if d.Pipeline != nil {
+					pipelines++
+				}
+			case *syntax.ViewDecl:
+				views++
+			}
+		}
+		if len(m.Pipelines) != pipelines || len(m.Views) != views {
+			t.Fatalf("%d of %d pipelines and %d of %d views, and no error\n%s", len(m.Pipelines), pipelines, len(m.Views), views, text)
+		}
 		for _, p := range m.Pipelines {
 			if p.Source == nil || p.Output == nil || len(p.Needed) != len(p.Source.Schema.Columns) || len(p.Version) != 32 {
 				t.Fatalf("incomplete pipeline %+v\n%s", p, text)

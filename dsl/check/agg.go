@@ -136,6 +136,9 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 		call.Type = scalar.TypeInt64
 	}
 	if call.Arg != nil {
+		if w.tooLarge(n, call.Arg) {
+			return failed
+		}
 		setText(call.Arg, w.text(nodes[0]), map[*plan.Expr]bool{})
 	}
 	key := canonicalSlot(call)

@@ -189,7 +189,7 @@ func (w *walk) unknownFunction(name string, at span, s *scope) {
 		}
 	}
 	sort.Strings(names)
-	if m := nearest(name, names); m != "" {
+	if m := w.c.nearest(name, names); m != "" {
 		f.because("did you mean `%s`?", m).replace(at, m)
 		return
 	}

@@ -80,7 +80,9 @@ type checker struct {
 	symbols map[string]*symbol // by identifier
 	order   []*symbol          // in file order
 	writers map[string]*symbol // statement that writes a topic, by Kafka name
+	kafka   map[string]*symbol // topics and views by Kafka name, made by symbolWithKafkaName
 	paths   int                // names given by freshPath
+	columns int                // made by all stages so far
 
 	incomplete bool                       // a statement is missing
 	damaged    map[*syntax.Pipeline]bool  // something of the pipeline is missing
@@ -261,7 +263,7 @@ func (c *checker) checkParams() {
 			continue
 		}
 		f := c.err("E0138", span{0, 1}, "there is no param `%s`", n).because("a value was given for it")
-		if m := nearest(n, names); m != "" {
+		if m := c.nearest(n, names); m != "" {
 			f.fix("did you mean `%s`?", m)
 		} else {
 			f.fix("declare it: `param %s: T`, or leave the value out", n)
@@ -319,6 +321,9 @@ func (c *checker) lower() *plan.Module {
 	return out
 }
 
+// maxFindings bounds what is reported.
+const maxFindings = 1000
+
 // diagnostics returns the findings sorted by place, without repetitions.
 func (c *checker) diagnostics() []plan.Diagnostic {
 	sort.SliceStable(c.found, func(i, j int) bool {
@@ -336,7 +341,9 @@ func (c *checker) diagnostics() []plan.Diagnostic {
 			continue
 		}
 		seen[k] = true
-		out = append(out, f.d)
+		if out = append(out, f.d); len(out) == maxFindings {
+			break
+		}
 	}
 	return out
 }

@@ -93,6 +93,7 @@ var codes = []Code{
 	{"E0136", "a form of expression without meaning here", "Write it with operators and functions.", ""},
 	{"E0137", "an expression does too much", "The cost of a row must be bounded: split the expression with `set` into named columns.", ""},
 	{"E0138", "a parameter without a usable value", "A `param` without default is given with `apply -p name=value`, as text of its type.", "param limit: int64"},
+	{"E0139", "too many columns", "A row has at most 1,000 columns, and the stages of a module 200,000 together.", ""},
 	{"W0140", "`??` without parentheses beside an operator", "`a + b ?? c` means `a + (b ?? c)`: write the parentheses.", derive + "|> set y = n + age ?? 0"},
 	{"W0141", "`not` in front of a comparison", "`not x == y` means `(not x) == y`: write `not (x == y)`.", exampleTopic + "topic d = from t |> set y = not (n > 1) == (n > 2)"},
 	{"W0142", "a test that is always the same", "The value can never be nil, or the list is empty.", derive + "|> where n != nil"},

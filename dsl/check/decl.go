@@ -292,7 +292,7 @@ func (w *walk) userCall(n ast.Node, sym *symbol, at span, nodes []ast.Node, s *s
 			return failed
 		}
 		e, ok := w.cast(nodes[i], t.e, to)
-		if !ok {
+		if !ok || w.tooLarge(nodes[i], e) {
 			return failed
 		}
 		vars = &variable{name: d.Params[i].Name.Text, value: typed{e: e, path: w.c.freshPath()}, depth: 0, next: vars}

@@ -249,7 +249,17 @@ func quoteList(names []string) string {
 	return strings.Join(q[:len(q)-1], ", ") + " and " + q[len(q)-1]
 }
 
+// maxHints bounds the findings that get a hint: after so many, the module is something else.
+const maxHints = 200
+
 // nearest returns the candidate that name most likely means, or "".
+func (c *checker) nearest(name string, candidates []string) string {
+	if len(c.found) > maxHints {
+		return ""
+	}
+	return nearest(name, candidates)
+}
+
 func nearest(name string, candidates []string) string {
 	best, bestD := "", (len(name)+7)/4
 	low := strings.ToLower(name)

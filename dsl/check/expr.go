@@ -6,6 +6,7 @@ import (
 
 	"github.com/expr-lang/expr/ast"
 
+	"github.com/headrace/headrace/dsl/expr"
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/dsl/syntax"
 	"github.com/headrace/headrace/internal/scalar"
@@ -16,7 +17,7 @@ const maxNodes = 4000
 
 // maxVisits bounds the work of checking one expression. The parser bounds what is written; this bounds
 // functions that call functions.
-const maxVisits = 1_000_000
+const maxVisits = 50_000
 
 // A typed is a checked subexpression. A nil e means that it was reported; whatever contains it stays
 // silent.
@@ -121,11 +122,13 @@ func (c *checker) exprTyped(x *syntax.Expr, s *scope) typed {
 	if !t.ok() {
 		return failed
 	}
-	n := countNodes(t.e, maxNodes+1)
-	if n > maxNodes {
-		c.err("E0137", exprSpan(x), "this expression has more than %d parts", maxNodes).
-			because("the cost of a row must be bounded").
-			fix("split it with `set` into named columns")
+	if w.tooLarge(x.Node, t.e) {
+		return failed
+	}
+	if cost := expr.Cost(t.e); cost > expr.MaxCost {
+		w.err("E0137", x.Node, "this expression costs about %d calls a row, %d are allowed", cost, expr.MaxCost).
+			because("closures inside closures multiply").
+			fix("split it with `set`, or make the inner list smaller first")
 		return failed
 	}
 	text := strings.TrimSpace(x.Text)
@@ -156,6 +159,18 @@ func countNodes(e *plan.Expr, limit int) int {
 		n += countNodes(a, limit-n)
 	}
 	return n
+}
+
+// tooLarge reports a value that would make too many nodes. Variables and parameters are put in place as
+// shared nodes, so every walk over a tree comes after this check.
+func (w *walk) tooLarge(n ast.Node, e *plan.Expr) bool {
+	if countNodes(e, maxNodes+1) <= maxNodes {
+		return false
+	}
+	w.err("E0137", n, "this expression has more than %d parts", maxNodes).
+		because("the cost of a row must be bounded").
+		fix("split it with `set` into named columns")
+	return true
 }
 
 // A walk checks the nodes of one slice.
@@ -324,6 +339,9 @@ func (w *walk) check(n ast.Node, s *scope) typed {
 		return w.pointer(n, s)
 	case *ast.VariableDeclaratorNode:
 		v := w.check(n.Value, s)
+		if v.ok() && w.tooLarge(n, v.e) {
+			return failed
+		}
 		inner := *s
 		if v.path == "" {
 			v.path = w.c.freshPath()
@@ -458,7 +476,7 @@ func (w *walk) unknownName(n ast.Node, name string, s *scope) {
 				names = append(names, o.name)
 			}
 		}
-		if m := nearest(name, names); m != "" {
+		if m := w.c.nearest(name, names); m != "" {
 			f.replace(at, m)
 		} else {
 			f.fix("declare it: `const %s = ..`", name)
@@ -1280,9 +1298,11 @@ func (w *walk) nullSource(n ast.Node, s *scope) (string, ast.Node) {
 
 // typeOf checks n again without reporting.
 func (w *walk) typeOf(n ast.Node, s *scope) scalar.Type {
-	mark := len(w.c.found)
+	mark, budget, over := len(w.c.found), w.budget, w.over
+	quick := 2 * maxNodes
+	w.budget, w.over = &quick, false
 	t := w.check(n, s)
-	w.c.found = w.c.found[:mark]
+	w.c.found, w.budget, w.over = w.c.found[:mark], budget, over
 	if !t.ok() {
 		return scalar.Type{}
 	}

@@ -191,7 +191,7 @@ func (c *checker) from(n syntax.Name) *flow {
 			names = append(names, o.name)
 		}
 	}
-	if m := nearest(n.Text, names); m != "" {
+	if m := c.nearest(n.Text, names); m != "" {
 		f.because("did you mean `%s`?", m).replace(c.nameSpan(n), m)
 	} else {
 		if c.opts.Catalog == nil {
@@ -351,6 +351,9 @@ func (c *checker) where(f *flow, st *syntax.Stage) {
 		f.cols = cols
 		return
 	}
+	if !c.affordable(f, st, len(cols)) {
+		return
+	}
 	where := f.where
 	f.push(plan.Stage{
 		Kind: plan.StageFilter, Word: "where", Pos: c.src.pos(int(st.Pos)), Filter: e,
@@ -370,6 +373,9 @@ func column(name string, e *plan.Expr) plan.Column {
 
 // project pushes a stage that makes its columns one by one. The key follows its columns.
 func (c *checker) project(f *flow, st *syntax.Stage, out []plan.NamedExpr, at func(column string) span) {
+	if !c.affordable(f, st, len(out)) {
+		return
+	}
 	cols := make([]plan.Column, len(out))
 	for i, o := range out {
 		cols[i] = column(o.Name, o.Expr)
@@ -400,6 +406,31 @@ func (c *checker) project(f *flow, st *syntax.Stage, out []plan.NamedExpr, at fu
 		Out: plan.Schema{Columns: cols}, OutKey: key,
 	})
 	f.lost = lost
+}
+
+// The bounds of what a module makes: columns of one row, and columns of all stages together.
+const (
+	maxColumns      = 1000
+	maxStageColumns = 200_000
+)
+
+// affordable counts the columns that a stage makes, and reports once when they are too many.
+func (c *checker) affordable(f *flow, st *syntax.Stage, columns int) bool {
+	c.columns += columns
+	switch {
+	case columns > maxColumns:
+		c.err("E0139", c.wordSpan(st.Pos), "a row has at most %d columns, this would have %d", maxColumns, columns).
+			because("the work for a row must be bounded").fix("select the columns that are used")
+	case c.columns > maxStageColumns:
+		if c.columns-columns <= maxStageColumns {
+			c.err("E0139", c.wordSpan(st.Pos), "the stages of this module have more than %d columns together", maxStageColumns).
+				because("the work of a module must be bounded").fix("split the module, or select the columns that are used")
+		}
+	default:
+		return true
+	}
+	f.unknown = true
+	return false
 }
 
 // keptFacts are those about metadata and about columns that pass unchanged.

@@ -74,7 +74,7 @@ func (w *walk) metadata(n *ast.MemberNode, s *scope) typed {
 	row, ok := metaColumns[p.Value]
 	if !ok {
 		f := w.c.err("E0121", w.c.ownSpan(p), "there is no metadata column `record.%s`", p.Value)
-		if m := nearest(p.Value, metaNames); m != "" {
+		if m := w.c.nearest(p.Value, metaNames); m != "" {
 			f.replace(w.c.ownSpan(p), m)
 		} else {
 			f.fix("metadata columns are time, append_time, key, headers, topic, partition and offset")
@@ -130,7 +130,7 @@ func (w *walk) field(n *ast.MemberNode, base typed, p *ast.StringNode, s *scope)
 			names[j] = f.Name
 		}
 		f := w.c.err("E0104", ps, "`%s` has no field `%s`", w.text(n.Node), p.Value)
-		if m := nearest(p.Value, names); m != "" {
+		if m := w.c.nearest(p.Value, names); m != "" {
 			f.because("did you mean `%s`?", m).replace(ps, m)
 		} else {
 			f.because("its fields are %s", quoteList(names)).fix("use one of its fields")

@@ -185,7 +185,7 @@ func (c *checker) format(opt *syntax.Option, at span) plan.Format {
 			fix("`json` or `csv`").replace(span{ns.start, int(opt.End)}, "json")
 	default:
 		f := c.err("E0411", ns, "there is no format `%s`", n.Text).because("formats are `json` and `csv`")
-		if m := nearest(n.Text, []string{"json", "csv"}); m != "" {
+		if m := c.nearest(n.Text, []string{"json", "csv"}); m != "" {
 			f.replace(ns, m)
 		} else {
 			f.replace(ns, "json")
@@ -273,12 +273,18 @@ func (c *checker) kafkaName(s *symbol) string {
 }
 
 func (c *checker) symbolWithKafkaName(name string) *symbol {
-	for _, s := range c.order {
-		if (s.kind == symTopic || s.kind == symDerived || s.kind == symView) && c.kafkaName(s) == name {
-			return s
+	if c.kafka == nil {
+		c.kafka = map[string]*symbol{}
+		for _, s := range c.order {
+			if s.kind != symTopic && s.kind != symDerived && s.kind != symView {
+				continue
+			}
+			if n := c.kafkaName(s); c.kafka[n] == nil {
+				c.kafka[n] = s
+			}
 		}
 	}
-	return nil
+	return c.kafka[name]
 }
 
 // claim enters the Kafka name of a statement and reports one that is not free or not valid.
@@ -315,6 +321,11 @@ func (c *checker) declareTopic(s *symbol) {
 			because("a row needs at least one").
 			fix("name the fields that its records have: `{ id: string, .. }`")
 		ok = false
+	}
+	if len(cols) > maxColumns {
+		c.err("E0139", s.at, "a row has at most %d columns, `%s` has %d", maxColumns, s.name, len(cols)).
+			because("the work for a row must be bounded").fix("leave out fields that are not read")
+		cols, ok = cols[:maxColumns], false
 	}
 	o := c.checkOptions(d.Options, sinkDeclared)
 	t := &plan.Topic{
@@ -404,7 +415,7 @@ func (c *checker) unknownColumn(name string, at span, cols []plan.Column, where 
 		names[i] = cols[i].Name
 	}
 	f := c.err("E0104", at, "%s has no column `%s`", where, name)
-	if n := nearest(name, names); n != "" {
+	if n := c.nearest(name, names); n != "" {
 		return f.because("did you mean `%s`?", n).replace(at, n)
 	}
 	sort.Strings(names)

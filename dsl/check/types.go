@@ -118,7 +118,7 @@ func (c *checker) column(t *syntax.TypeExpr) (plan.Column, bool) {
 			f := c.err("E0106", at, "there is no type `%s`", t.Name)
 			if a, is := typeAliases[strings.ToLower(t.Name)]; is {
 				f.replace(at, a+question(t.Nullable))
-			} else if n := nearest(t.Name, c.typeNames()); n != "" {
+			} else if n := c.nearest(t.Name, c.typeNames()); n != "" {
 				f.fix("did you mean `%s`?", n)
 				if _, simple := simpleTypes[n]; simple {
 					f.replace(at, n+question(t.Nullable))
@@ -132,7 +132,33 @@ func (c *checker) column(t *syntax.TypeExpr) (plan.Column, bool) {
 	if t.Nullable {
 		col.Type.Nullable = true
 	}
+	if ok && typeSize(col.Type, maxTypeSize+1) > maxTypeSize {
+		c.err("E0131", at, "this type has more than %d parts", maxTypeSize).
+			because("the work for a row must be bounded").fix("leave out fields that are not read")
+		return plan.Column{}, false
+	}
 	return col, ok
+}
+
+// maxTypeSize bounds the parts of a type, fields of fields included.
+const maxTypeSize = 2000
+
+// typeSize counts the parts of a type, up to limit.
+func typeSize(t scalar.Type, limit int) int {
+	n := 1
+	if t.Key != nil {
+		n += typeSize(*t.Key, limit-n)
+	}
+	if t.Elem != nil && n < limit {
+		n += typeSize(*t.Elem, limit-n)
+	}
+	for _, f := range t.Fields {
+		if n >= limit {
+			return n
+		}
+		n += typeSize(f.Type, limit-n)
+	}
+	return n
 }
 
 func question(nullable bool) string {
@@ -333,7 +359,7 @@ func (c *checker) constNamed(name string, at span) *constant {
 				names = append(names, o.name)
 			}
 		}
-		if n := nearest(name, names); n != "" {
+		if n := c.nearest(name, names); n != "" {
 			f.replace(at, n)
 		} else {
 			f.fix("declare it: `const %s = ..`", name)

@@ -1,0 +1,208 @@
+package dsl_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand"
+	"testing"
+
+	"github.com/headrace/headrace/dsl/expr"
+	"github.com/headrace/headrace/dsl/plan"
+	"github.com/headrace/headrace/internal/scalar"
+)
+
+// A row of random values that its schema allows.
+type row []scalar.Value
+
+func (r row) Column(i int) scalar.Value { return r[i] }
+
+func (r row) Meta(m plan.Meta) scalar.Value {
+	switch m {
+	case plan.MetaTime, plan.MetaAppendTime:
+		return scalar.Time(1_700_000_000_000_000_000)
+	case plan.MetaKey:
+		return scalar.Null
+	case plan.MetaHeaders:
+		return scalar.Map([]scalar.Value{scalar.String("a")}, []scalar.Value{scalar.Bytes("x")})
+	case plan.MetaTopic:
+		return scalar.String("t")
+	case plan.MetaPartition:
+		return scalar.IntOf(scalar.KindInt32, 3)
+	}
+	return scalar.Int(7)
+}
+
+func random(r *rand.Rand, t scalar.Type) scalar.Value {
+	if t.Nullable && r.Intn(3) == 0 {
+		return scalar.Null
+	}
+	ints := []int64{0, 1, -1, 2, 7, 18, 100, math.MaxInt8, math.MinInt8}
+	i := ints[r.Intn(len(ints))]
+	switch k := t.Kind; {
+	case k == scalar.KindBool:
+		return scalar.Bool(r.Intn(2) == 0)
+	case k.Signed():
+		return scalar.IntOf(k, i)
+	case k.Unsigned():
+		return scalar.IntOf(k, max(i, 0))
+	case k == scalar.KindFloat64:
+		return scalar.Float([]float64{0, 1.5, -2, math.NaN(), math.Inf(1), 1e300}[r.Intn(6)])
+	case k == scalar.KindFloat32:
+		return scalar.Float32(1.5)
+	case k == scalar.KindDecimal:
+		return scalar.Decimal(scalar.Int128Of(i))
+	case k == scalar.KindString:
+		return scalar.String([]string{"", "a", "10", "é", "pay", "http://x/y/z?channel_id=3"}[r.Intn(6)])
+	case k == scalar.KindBytes:
+		return scalar.Bytes("ab")
+	case k == scalar.KindTime:
+		return scalar.Time(i * 1_000_000_000)
+	case k == scalar.KindDuration:
+		return scalar.Duration(i * 1_000_000)
+	case k == scalar.KindDate:
+		return scalar.Date(i)
+	case k == scalar.KindList:
+		l := make([]scalar.Value, r.Intn(4))
+		for j := range l {
+			l[j] = random(r, *t.Elem)
+		}
+		return scalar.List(l...)
+	case k == scalar.KindMap:
+		return scalar.Map([]scalar.Value{random(r, t.Key.NonNull())}, []scalar.Value{random(r, *t.Elem)})
+	case k == scalar.KindStruct:
+		f := make([]scalar.Value, len(t.Fields))
+		for j := range f {
+			f[j] = random(r, t.Fields[j].Type)
+		}
+		return scalar.Struct(f...)
+	}
+	panic(fmt.Sprintf("no random %s", t))
+}
+
+// fits says whether v is a value of type t.
+func fits(v scalar.Value, t scalar.Type) bool {
+	if v.IsNull() {
+		return t.Nullable
+	}
+	if v.Kind != t.Kind {
+		return false
+	}
+	switch t.Kind {
+	case scalar.KindList:
+		for _, e := range v.L {
+			if !fits(e, *t.Elem) {
+				return false
+			}
+		}
+	case scalar.KindStruct:
+		for i, e := range v.L {
+			if !fits(e, t.Fields[i].Type) {
+				return false
+			}
+		}
+	case scalar.KindDecimal:
+		return v.D.Digits() <= t.Precision
+	}
+	return true
+}
+
+// Every expression of every golden plan runs on rows of its schema, and gives what its type says.
+func TestTypesTellTheTruth(t *testing.T) {
+	r := rand.New(rand.NewSource(2))
+	ran := 0
+	for _, text := range seeds(t) {
+		m, _ := compile(text)
+		if m == nil {
+			continue
+		}
+		for _, p := range m.Pipelines {
+			programs := map[*plan.Expr]*expr.Program{}
+			eval := func(e *plan.Expr, in row) (scalar.Value, bool) {
+				if programs[e] == nil {
+					prog, err := expr.Compile(e)
+					if err != nil {
+						t.Fatalf("%q of %s does not compile: %v\n%s", e.Text, p.Name, err, text)
+					}
+					programs[e] = prog
+				}
+				v, code := programs[e].Eval(in)
+				if code != scalar.CodeNone {
+					return v, false
+				}
+				ran++
+				if !fits(v, e.Type) {
+					t.Fatalf("%q of %s gives %+v, which is no %s\nrow %+v\n%s", e.Text, p.Name, v, e.Type, in, text)
+				}
+				return v, true
+			}
+		rows:
+			for n := 0; n < 40; n++ {
+				in := make(row, len(p.Source.Schema.Columns))
+				for i, c := range p.Source.Schema.Columns {
+					in[i] = random(r, c.Type)
+				}
+				if e := p.Source.Time.Expr; e != nil {
+					eval(e, in)
+				}
+				for i := range p.Stages {
+					st := &p.Stages[i]
+					switch st.Kind {
+					case plan.StageFilter:
+						if v, ok := eval(st.Filter, in); !ok || !v.Bool() {
+							continue rows
+						}
+					case plan.StageProject:
+						out := make(row, len(st.Project))
+						for j, x := range st.Project {
+							v, ok := eval(x.Expr, in)
+							if !ok {
+								continue rows
+							}
+							out[j] = v
+						}
+						in = out
+					case plan.StageAggregate:
+						var out row
+						for _, b := range st.Agg.By {
+							v, ok := eval(b.Expr, in)
+							if !ok {
+								continue rows
+							}
+							out = append(out, v)
+						}
+						out = append(out, scalar.Time(0), scalar.Time(60_000_000_000))
+						for _, s := range st.Agg.Slots {
+							if s.Filter != nil {
+								if v, ok := eval(s.Filter, in); !ok || !v.Bool() {
+									out = append(out, random(r, s.Type))
+									continue
+								}
+							}
+							if s.Arg != nil {
+								eval(s.Arg, in)
+							}
+							out = append(out, random(r, s.Type))
+						}
+						res := append(row(nil), out[:len(st.Agg.By)+2]...)
+						for _, x := range st.Agg.Results {
+							v, ok := eval(x.Expr, out)
+							if !ok {
+								continue rows
+							}
+							res = append(res, v)
+						}
+						in = res
+					}
+					for j, c := range st.Out.Columns {
+						if !fits(in[j], c.Type) {
+							t.Fatalf("column %s after stage %d of %s is %+v, which is no %s\n%s", c.Name, i, p.Name, in[j], c.Type, text)
+						}
+					}
+				}
+			}
+		}
+	}
+	if ran < 10_000 {
+		t.Errorf("only %d expressions ran", ran)
+	}
+}
