@@ -221,9 +221,9 @@ func lanes[T cmp.Ordered](name string, konst bool, of func(v *vec) []T) kernel {
 func textEquals(c string, want bool) kernel {
 	return func(o *vec, a []*vec, s *selection) {
 		t := &a[0].s
-		if t.str != nil {
+		if t.off == nil {
 			for _, i := range s.rows {
-				o.b[i] = (t.str[i] == c) == want
+				o.b[i] = (t.at(i) == c) == want
 			}
 			return
 		}

@@ -465,7 +465,7 @@ func (d *dictionary) eval(n *node, s *selection) bool {
 		}
 	}
 	d.vecs = append(d.vecs[:0], n.vecs...)
-	d.str.form, d.str.n, d.str.s = formText, m, text{str: in.s.dict}
+	d.str.form, d.str.n, d.str.s = formText, m, text{str: in.s.dict[:m:m]}
 	d.vecs[d.arg] = &d.str
 	for len(d.all.rows) < m {
 		d.all.rows = append(d.all.rows, int32(len(d.all.rows)))

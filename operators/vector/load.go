@@ -187,25 +187,38 @@ func (o *vec) loadDictionary(a *array.Dictionary, t scalar.Type) error {
 	if dict.form != formText || dict.s.str != nil {
 		return fmt.Errorf("vector: a column of %s was given as %s", t, a.DataType())
 	}
-	d := make([]string, values.Len())
-	for i := range d {
+	d := make([]string, max(values.Len(), 1)) // null rows have code 0
+	nulls := false
+	for i := range values.Len() {
 		if dict.isValid(int32(i)) {
 			d[i] = dict.s.at(int32(i))
+		} else {
+			nulls = true
 		}
 	}
 	codes := sized(&o.codebuf, a.Len())
-	str := sized(&o.strbuf, a.Len())
-	for i := range codes {
-		if a.IsNull(i) {
-			codes[i], str[i] = 0, ""
-			continue
-		}
-		c := int32(a.GetValueIndex(i))
-		codes[i], str[i] = c, d[c]
-		if !dict.isValid(c) {
-			o.setNull(int32(i))
+	if indices, is32 := a.Indices().(*array.Int32); is32 && o.valid == nil {
+		copy(codes, indices.Int32Values())
+	} else {
+		for i := range codes {
+			codes[i] = 0
+			if a.IsValid(i) {
+				codes[i] = int32(a.GetValueIndex(i))
+			}
 		}
 	}
-	o.s = text{str: str, codes: codes, dict: d}
+	if nulls {
+		for i, c := range codes {
+			if o.isValid(int32(i)) && !dict.isValid(c) {
+				o.setNull(int32(i))
+			}
+		}
+	}
+	for _, c := range codes {
+		if uint32(c) >= uint32(len(d)) {
+			return fmt.Errorf("vector: code %d in a dictionary of %d", c, len(d))
+		}
+	}
+	o.s = text{codes: codes, dict: d}
 	return nil
 }

@@ -55,13 +55,14 @@ func (s *selection) within(t *selection) bool {
 	return false
 }
 
-// text holds strings either as Arrow does, or one by one; dictionary columns have both views.
+// text holds strings one by one, as Arrow does, or by the codes of a dictionary. A text may have a
+// dictionary beside its strings.
 type text struct {
-	off  []int32
+	str  []string
+	off  []int32 // with data, if str is nil
 	data []byte
-	str  []string // nil: off and data hold them
 
-	codes []int32 // of dictionary-encoded rows: dict[codes[i]] is row i, if it is not null
+	codes []int32 // dict[codes[i]] is row i, if it is not null
 	dict  []string
 }
 
@@ -69,11 +70,15 @@ func (t *text) at(i int32) string {
 	if t.str != nil {
 		return t.str[i]
 	}
-	from, to := t.off[i], t.off[i+1]
-	if from == to {
-		return ""
+	return t.slow(i)
+}
+
+func (t *text) slow(i int32) string {
+	if t.off == nil {
+		return t.dict[t.codes[i]]
 	}
-	return unsafe.String(&t.data[from], int(to-from))
+	from, to := t.off[i], t.off[i+1]
+	return unsafe.String(unsafe.SliceData(t.data[from:to]), int(to-from))
 }
 
 // A vec is one column of values with lanes for validity and errors. Only the lanes of its form are
