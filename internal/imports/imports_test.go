@@ -39,21 +39,21 @@ var forbidden = []struct {
 
 // homes gives each outside library the packages that may import it, tests aside.
 var homes = map[string][]string{
-	"github.com/hashicorp/raft":                 {"replication"},
-	"github.com/cockroachdb/pebble":             {"log", "replication", "internal/fsx"},
-	"github.com/apache/arrow":                   {"operators", "runtime", "client", "server/flight"},
-	"github.com/expr-lang/expr":                 {"dsl"},
-	"github.com/prometheus/client_golang":       {"server", "cmd"},
-	"github.com/spf13/cobra":                    {"cmd/headrace"},
-	"github.com/twmb/franz-go/pkg/kgo":          {"client", "cmd/headrace", "internal/bench"},
-	"github.com/twmb/franz-go/pkg/kadm":         {"client", "cmd/headrace"},
-	"github.com/twmb/franz-go/pkg/kmsg":         {"server", "client"},
-	"github.com/twmb/franz-go/pkg/kerr":         {"server", "client", "cmd/headrace"},
-	"github.com/HdrHistogram/hdrhistogram-go":   {"cmd/headrace", "internal/bench"},
-	"github.com/klauspost/compress":             {"log/record"},
-	"github.com/pierrec/lz4":                    {"log/record"},
-	"github.com/schollz/progressbar":            {"cmd/headrace"},
-	"github.com/jedib0t/go-pretty":              {"cmd/headrace"},
+	"github.com/hashicorp/raft":               {"replication"},
+	"github.com/cockroachdb/pebble":           {"log", "replication", "internal/fsx"},
+	"github.com/apache/arrow":                 {"operators", "runtime", "client", "server/flight", "internal/exprgen"},
+	"github.com/expr-lang/expr":               {"dsl"},
+	"github.com/prometheus/client_golang":     {"server", "cmd"},
+	"github.com/spf13/cobra":                  {"cmd/headrace"},
+	"github.com/twmb/franz-go/pkg/kgo":        {"client", "cmd/headrace", "internal/bench", "internal/demo"},
+	"github.com/twmb/franz-go/pkg/kadm":       {"client", "cmd/headrace"},
+	"github.com/twmb/franz-go/pkg/kmsg":       {"server", "client"},
+	"github.com/twmb/franz-go/pkg/kerr":       {"server", "client", "cmd/headrace"},
+	"github.com/HdrHistogram/hdrhistogram-go": {"client", "internal/bench"},
+	"github.com/klauspost/compress":           {"log/record"},
+	"github.com/pierrec/lz4":                  {"log/record"},
+	"github.com/schollz/progressbar":          {"cmd/headrace"},
+	"github.com/jedib0t/go-pretty":            {"cmd/headrace"},
 }
 
 // pure packages must not reach the clock, randomness or the environment: the same input gives the same
