@@ -130,14 +130,14 @@ func checkBatch(t *Topic, batch []byte) (record.Header, error) {
 	}
 	h, err := record.Verify(batch)
 	switch {
+	case errors.Is(err, record.ErrCodec):
+		return h, Errorf(BadCompression, "codec %d for topic %q", h.Codec(), t.Name)
 	case errors.Is(err, record.ErrMagic):
 		return h, Errorf(InvalidBatch, "a message of format %d for topic %q: %w", h.Magic, t.Name, err)
 	case err != nil && len(batch) > h.Size() && h.Magic == record.Magic && h.Length > 0:
 		return h, Errorf(InvalidBatch, "%d bytes after the one record batch for topic %q: %w", len(batch)-h.Size(), t.Name, err)
 	case err != nil:
 		return h, Errorf(CorruptBatch, "a batch for topic %q: %w", t.Name, err)
-	case h.Codec() > record.Zstd:
-		return h, Errorf(BadCompression, "codec %d for topic %q", h.Codec(), t.Name)
 	case h.Control():
 		return h, Errorf(InvalidBatch, "a control batch for topic %q", t.Name)
 	case h.Transactional():

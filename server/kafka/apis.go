@@ -174,3 +174,12 @@ func validSoftware(s string) bool {
 	}
 	return true
 }
+
+// Served returns the versions of an API that are handled, or ok = false.
+func Served(key int16) (first, last int16, ok bool) {
+	a := apiFor(key)
+	if a == nil {
+		return 0, 0, false
+	}
+	return a.accept, a.max, true
+}

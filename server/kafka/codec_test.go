@@ -280,6 +280,15 @@ func TestEveryCodeHasAWireCode(t *testing.T) {
 			t.Errorf("%s is not in the table", code)
 		}
 	}
+	for _, info := range broker.Codes() {
+		var n broker.Code
+		if _, err := fmt.Sscanf(info.Code, "E%d", &n); err != nil {
+			t.Fatal(err)
+		}
+		if n < broker.BadRequest && wireCodes[n] == nil {
+			t.Errorf("%s has no wire code", n)
+		}
+	}
 	if errorCode(errors.New("odd")) != kerr.UnknownServerError.Code {
 		t.Error("an unknown error is not UNKNOWN_SERVER_ERROR")
 	}

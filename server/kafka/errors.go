@@ -34,6 +34,7 @@ var wireCodes = map[broker.Code]*kerr.Error{
 	broker.TooManyPartitions:  kerr.InvalidPartitions,
 	broker.OutOfSequence:      kerr.OutOfOrderSequenceNumber,
 	broker.ProducerFenced:     kerr.InvalidProducerEpoch,
+	broker.UnknownProducer:    kerr.UnknownProducerID,
 	broker.NoTransactions:     kerr.TransactionalIDAuthorizationFailed,
 	broker.OutcomeUnknown:     kerr.RequestTimedOut,
 	broker.Busy:               kerr.KafkaStorageError,

@@ -130,7 +130,7 @@ func (f *front) restart() {
 
 func (f *front) client(opts ...kgo.Opt) *kgo.Client {
 	f.t.Helper()
-	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(f.addr), kgo.RequestRetries(3)}, opts...)...)
+	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(f.addr), kgo.RequestRetries(3), kgo.MetadataMinAge(50 * time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond })}, opts...)...)
 	if err != nil {
 		f.t.Fatal(err)
 	}
