@@ -19,7 +19,7 @@ var operatorFuncs = map[string]resolver{
 	"matches":    resolveMatches,
 	"index":      resolveIndex, "slice": resolveSlice, "member": resolveMember, "unwrap": resolveUnwrap,
 	"list_of": resolveListOf,
-	"range": sig("ii", ListType(TypeInt64), evalRange),
+	"range":   sig("ii", ListType(TypeInt64), evalRange),
 }
 
 func evalPow(v []Value) (Value, Code) { return Float(math.Pow(v[0].F, v[1].F)), CodeNone }

@@ -81,6 +81,10 @@ func Known(name string) bool {
 	return ok
 }
 
+// Callable says whether a user may call that function by name: operators and implicit casts are known,
+// but have no name in the language.
+func Callable(name string) bool { return Known(name) && !hidden[name] }
+
 // Names lists the functions that a user can call by name, sorted. Operators and implicit casts are not
 // among them.
 func Names() []string {

@@ -28,7 +28,14 @@ func resolveJSON(name string, args []Arg) (*Func, error) {
 		path = strings.Split(pathText, ".")
 	}
 	f.Result = t.Null()
-	f.Eval = func(v []Value) (Value, Code) { return FromJSON(v[0].S, path, t) }
+	f.Eval = func(v []Value) (Value, Code) {
+		r, c := FromJSON(v[0].S, path, t)
+		switch c {
+		case CodeUnparsable, CodeWrongType, CodeNull: // these are about records of a topic
+			c = CodeBadCast
+		}
+		return r, c
+	}
 	return f, nil
 }
 
