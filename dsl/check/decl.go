@@ -198,7 +198,7 @@ func (c *checker) resolveFunc(s *symbol) {
 		s.fn = nil
 		return
 	}
-	t := c.exprTyped(d.Body, &scope{vars: vars, meta: metaNone, where: "fn `" + s.name + "`", pure: true})
+	t := c.exprTyped(d.Body, &scope{vars: vars, meta: metaNone, where: "fn `" + s.name + "`", pure: true, fn: s.name})
 	if !t.ok() {
 		s.fn = nil
 		return
@@ -302,7 +302,7 @@ func (w *walk) userCall(n ast.Node, sym *symbol, at span, nodes []ast.Node, s *s
 	}
 	inner := &walk{c: w.c, durations: d.Body.Durations, budget: w.budget, over: w.over}
 	mark := len(w.c.found)
-	t := inner.check(d.Body.Node, &scope{vars: vars, pure: true, meta: metaNone, depth: s.depth, elems: nil, where: "fn `" + sym.name + "`"})
+	t := inner.check(d.Body.Node, &scope{vars: vars, pure: true, meta: metaNone, depth: s.depth, where: "fn `" + sym.name + "`", fn: sym.name})
 	if !t.ok() {
 		// What fails with these arguments only (a constant) belongs to the call.
 		if len(w.c.found) > mark {

@@ -52,7 +52,8 @@ type scope struct {
 	agg     *aggScope
 	inAgg   string                // the aggregate whose argument this is
 	pending map[string]syntax.Pos // names that the same `set` makes
-	pure    bool                  // a constant: no columns at all
+	pure    bool                  // a constant or a function: no columns at all
+	fn      string                // the function whose body this is
 }
 
 // metaScope says which metadata columns a place has.
@@ -466,6 +467,20 @@ func (w *walk) unknownName(n ast.Node, name string, s *scope) {
 		f := w.c.err("E0104", at, "`%s` is made by this same `set`", name).
 			because("all of a `set` see the columns before it")
 		w.c.splitSet(f, p)
+		return
+	}
+	if s.fn != "" {
+		f := w.c.err("E0104", at, "fn `%s` has no parameter `%s`", s.fn, name)
+		var names []string
+		for v := s.vars; v != nil; v = v.next {
+			names = append(names, v.name)
+		}
+		f.because("a function sees its parameters and constants, not columns")
+		if m := w.c.nearest(name, names); m != "" {
+			f.replace(at, m)
+		} else {
+			f.fix("add a parameter, and pass the column to it")
+		}
 		return
 	}
 	if s.pure {

@@ -151,8 +151,8 @@ func (c *checker) from(n syntax.Name) *flow {
 	var s *symbol
 	if n.Quoted {
 		s = c.symbolWithKafkaName(n.Text)
-	} else {
-		s = c.symbols[n.Text]
+	} else if s = c.symbols[n.Text]; s == nil {
+		s = c.symbolWithKafkaName(n.Text) // a name of the outside that this module makes
 	}
 	switch {
 	case s != nil && s.kind == symTopic:

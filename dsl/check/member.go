@@ -81,6 +81,11 @@ func (w *walk) metadata(n *ast.MemberNode, s *scope) typed {
 		}
 		return failed
 	}
+	if s.fn != "" {
+		w.err("E0121", n, "there is no `record.%s` in a function", p.Value).
+			because("a function sees its parameters, not rows").fix("pass it as an argument")
+		return failed
+	}
 	if s.pure {
 		w.err("E0130", n, "`record.%s` is not a constant", p.Value).because("it belongs to a row").fix("use it in a stage")
 		return failed

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"strings"
+
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/dsl/syntax"
 )
@@ -159,6 +161,9 @@ func (c *checker) pipeline(s *symbol) *plan.Pipeline {
 		p.Late = c.sideOf(s, "late", s.topic.Name+"_late", own, f.source.Late)
 	}
 	c.sideColumns(s, p)
+	if p.Invalid.Action == plan.SideTo && p.Invalid.Topic == p.Source.Name {
+		c.sideLoop(s, "invalid", p.Source)
+	}
 	p.Needed = neededColumns(f.source, f.stages)
 	p.Text = c.statementText(s.stmt)
 	p.Version = version(p)
@@ -183,6 +188,13 @@ func (c *checker) sideOf(s *symbol, word, def string, written ...plan.Side) plan
 	return plan.Side{Action: plan.SideTo, Topic: def}
 }
 
+// sideLoop reports rows that would come back to the topic they came from.
+func (c *checker) sideLoop(s *symbol, word string, t *plan.Topic) {
+	c.err("E0109", s.at, "the %s rows of `%s` would come back to `%s`, which it reads", sideRows(word), s.name, t.Ident).
+		because("each of them would fail again, for ever").
+		fix("send them to a topic of their own: `%s to %s_%s`", word, identLike(t.Ident), word)
+}
+
 func sideRows(word string) string {
 	if word == "errors" {
 		return "failed"
@@ -198,6 +210,10 @@ func (c *checker) sideColumns(s *symbol, p *plan.Pipeline) {
 		plan.Side
 	}{{"late", p.Late}, {"errors", p.Errors}} {
 		if side.Action != plan.SideTo {
+			continue
+		}
+		if side.Topic == p.Source.Name {
+			c.sideLoop(s, side.word, p.Source)
 			continue
 		}
 		o := c.symbolWithKafkaName(side.Topic)
@@ -228,15 +244,14 @@ func columnDiff(want, got []plan.Column) string {
 	return ""
 }
 
-// statementText is a statement as it was written.
+// statementText is a statement as the formatter writes it.
 func (c *checker) statementText(st syntax.Statement) string {
-	switch d := st.(type) {
-	case *syntax.TopicDecl:
-		return c.src.slice(span{int(d.Pos), int(d.End)})
-	case *syntax.ViewDecl:
-		return c.src.slice(span{int(d.Pos), int(d.End)})
+	start, end := extent(st)
+	text := strings.TrimSpace(c.src.slice(span{start, end}))
+	if out, list := syntax.Format(text); len(list) == 0 {
+		return strings.TrimSpace(out)
 	}
-	return ""
+	return text
 }
 
 // view builds the plan of a view, or nil if something in it was reported.

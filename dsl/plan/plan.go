@@ -92,7 +92,7 @@ type TimeSpec struct {
 	Lag    time.Duration
 	Idle   time.Duration // 0: an idle partition holds the watermark
 	Delay  time.Duration
-	Future time.Duration // rows later than append time + Future are invalid; default 1m
+	Future time.Duration // rows later than append time + Future are invalid; default 1m; 0 for derived topics, which have no such limit
 }
 
 // A Side is where one kind of rows goes that leave the main stream.
@@ -120,7 +120,7 @@ type Pipeline struct {
 	Output  *Topic
 	Stages  []Stage
 	Invalid Side // what fails before the first stage
-	Late    Side
+	Late    Side // SideDefault, without a topic, if no stage has state: nothing is late
 	Errors  Side
 	Needed  []bool // per source column: read by some stage, by the event time, or by the key
 	Version string // hex hash of everything that decides output; equal versions keep their state
