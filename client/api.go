@@ -62,7 +62,9 @@ type ConnectError struct {
 	Err     error
 }
 
-func (e *ConnectError) Error() string { return fmt.Sprintf("reach the server at %s: %v", e.Address, e.Err) }
+func (e *ConnectError) Error() string {
+	return fmt.Sprintf("reach the server at %s: %v", e.Address, e.Err)
+}
 func (e *ConnectError) Unwrap() error { return e.Err }
 
 // A Diagnostic is one finding of the compiler.

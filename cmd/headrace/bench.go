@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headrace/headrace/internal/bench"
+)
+
+func (a *app) benchCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "bench", Short: "Measure ingest, latency, pipelines, many partitions, recovery", Args: cobra.NoArgs,
+		Long: `Bench measures end to end and prints each figure beside what bounds it: the disk's own sync time,
+memory and processor time. Without --server a server runs inside the process, in a temporary directory.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var o bench.Options
+	one := func(use, short, example string, flags func(*cobra.Command), run func(context.Context, bench.Options) (*bench.Report, error)) {
+		c := &cobra.Command{
+			Use: use, Short: short, Args: cobra.NoArgs, Example: "  headrace bench " + example,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				o.Out = a.err
+				if f := cmd.Flags().Lookup("server"); f != nil && f.Changed {
+					o.Server, o.HTTP = a.server, a.http
+				}
+				r, err := run(cmd.Context(), o)
+				if err != nil {
+					return err
+				}
+				if done, err := a.asJSON(r); done {
+					return err
+				}
+				fmt.Fprint(a.out, r.Text())
+				return nil
+			},
+		}
+		c.Flags().StringVar(&o.Dir, "dir", "", "where the server's directory is made (default: the system's temporary directory)")
+		flags(c)
+		a.outputFlag(c)
+		cmd.AddCommand(c)
+	}
+	size := func(c *cobra.Command, n int) {
+		c.Flags().IntVar(&o.Size, "size", 0, fmt.Sprintf("bytes of a record (default %d)", n))
+	}
+	seconds := func(c *cobra.Command, n int) {
+		c.Flags().IntVar(&o.Seconds, "seconds", 0, fmt.Sprintf("seconds to measure (default %d)", n))
+	}
+	partitions := func(c *cobra.Command, n int) {
+		c.Flags().IntVar(&o.Partitions, "partitions", 0, fmt.Sprintf("partitions (default %d)", n))
+	}
+	one("ingest", "Saturate the Kafka front with durable records", "ingest --size 100 --seconds 10", func(c *cobra.Command) {
+		size(c, 100)
+		seconds(c, 10)
+		partitions(c, 1)
+	}, bench.Ingest)
+	one("latency", "Publish latency at a fixed rate, open loop", "latency --rate 20000 --size 1024 --seconds 60", func(c *cobra.Command) {
+		size(c, 1024)
+		seconds(c, 10)
+		partitions(c, 1)
+		c.Flags().IntVar(&o.Rate, "rate", 0, "records offered a second (default 20000)")
+	}, bench.Latency)
+	one("pipeline", "JSON rows through a filter and a window into a derived topic", "pipeline --rows 2000000", func(c *cobra.Command) {
+		c.Flags().IntVar(&o.Rows, "rows", 0, "rows (default 2000000)")
+		partitions(c, 2)
+	}, bench.Pipeline)
+	one("partitions", "Start and idle memory with many topics and partitions", "partitions --topics 10000 --partitions 1000", func(c *cobra.Command) {
+		c.Flags().IntVar(&o.Topics, "topics", 0, "topics of one partition (default 10000)")
+		c.Flags().IntVar(&o.Partitions, "partitions", 0, "partitions of one more topic (default 1000)")
+	}, bench.Partitions)
+	one("recovery", "Start after a kill under full load", "recovery --seconds 5", func(c *cobra.Command) {
+		size(c, 100)
+		seconds(c, 5)
+	}, bench.Recovery)
+	return cmd
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/dsl"
+	"github.com/headrace/headrace/dsl/plan"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitConflict    = 4
+	exitDenied      = 5
+	exitUnreachable = 6
+	exitInvalid     = 7
+	exitPartly      = 8
+	exitInterrupted = 130
+)
+
+// A failure is how a command ends when it does not succeed: what happened, why, what to do, a code.
+type failure struct {
+	code string
+	what string
+	why  string
+	fix  string
+	exit int
+
+	diagnostics []plan.Diagnostic
+}
+
+func (f *failure) Error() string { return f.code + " " + f.what }
+
+// print writes
+//
+//	E2001 what happened
+//	  why: ...
+//	  fix: ...
+func (f *failure) print(w io.Writer) {
+	for i := range f.diagnostics {
+		fmt.Fprintln(w, strings.TrimRight(dsl.Render(f.diagnostics[i]), "\n"))
+	}
+	if f.what == "" {
+		return
+	}
+	fmt.Fprintf(w, "%s %s\n", f.code, f.what)
+	if f.why != "" {
+		fmt.Fprintf(w, "  why: %s\n", f.why)
+	}
+	if f.fix != "" {
+		fmt.Fprintf(w, "  fix: %s\n", f.fix)
+	}
+}
+
+// The codes of the command. E2000 is the client's for answers that are none.
+var commandCodes = []codeInfo{
+	{Code: "E2000", Title: "the answer is not Headrace's", Why: "Something else listens at the address.", Fix: "Check --http and --server."},
+	{Code: "E2001", Title: "the command line is wrong", Why: "A flag or argument is unknown, missing or out of range.", Fix: "`headrace COMMAND --help` shows the usage with examples."},
+	{Code: "E2002", Title: "the server cannot be reached", Why: "Nothing answers at the address, or not in time.", Fix: "Start one with `headrace serve --data ./data`, or name its addresses with --server and --http."},
+	{Code: "E2003", Title: "a file cannot be read or written", Why: "The operating system refused.", Fix: "Check the path and its permissions."},
+	{Code: "E2004", Title: "the input does not fit the topic", Why: "A CSV header lacks a required column, or a line cannot be split.", Fix: "Compare the header with `headrace topic describe TOPIC`."},
+	{Code: "E2005", Title: "the records were not all accepted", Why: "The server refused some, or the connection broke.", Fix: "The summary says how many were acknowledged; the message says why the first was not."},
+	{Code: "E2006", Title: "the server does not start", Why: "An address is taken, or the data directory cannot be used.", Fix: "Choose another --kafka or --http address, or another --data directory."},
+	{Code: "E2007", Title: "a check failed", Why: "What the run computed is not what was expected.", Fix: "The lines above say which."},
+	{Code: "E2008", Title: "files are not formatted", Why: "`headrace fmt --check` found differences.", Fix: "Run `headrace fmt -w FILE`."},
+	{Code: "E2009", Title: "the change would break readers or writers", Why: "The plan above holds a `break`.", Fix: "Undo that part of the change, or add --allow-break if it is meant."},
+	{Code: "E2010", Title: "unknown error code", Why: "No error has this code.", Fix: "`headrace explain-error` without a code lists them all."},
+	{Code: "E2099", Title: "the command failed", Why: "The message is the underlying error's.", Fix: "Try again; if it stays, report it with the message."},
+}
+
+type codeInfo struct {
+	Code  string `json:"code"`
+	Title string `json:"title"`
+	Why   string `json:"why"`
+	Fix   string `json:"fix,omitempty"`
+	// Example is a module, or a part of one, that gives the error.
+	Example string `json:"example,omitempty"`
+}
+
+func fail(code string, exit int, format string, args ...any) *failure {
+	f := &failure{code: code, what: fmt.Sprintf(format, args...), exit: exit}
+	for _, c := range commandCodes {
+		if c.Code == code {
+			f.why, f.fix = c.Why, c.Fix
+		}
+	}
+	return f
+}
+
+func usageError(cmd *cobra.Command, what string) *failure {
+	f := fail("E2001", exitUsage, "%s", what)
+	f.why = "The usage is `" + cmd.UseLine() + "`."
+	f.fix = "See `" + cmd.CommandPath() + " --help`."
+	return f
+}
+
+// explain turns any error into a failure.
+func explain(err error) *failure {
+	var (
+		f       *failure
+		compile *dsl.Errors
+		api     *client.Error
+		conn    *client.ConnectError
+		path    *fs.PathError
+		kafka   *kerr.Error
+		first   *kgo.ErrFirstReadEOF
+	)
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.As(err, &compile):
+		return invalidModule(compile.List)
+	case errors.As(err, &api):
+		return serverFailure(api)
+	case errors.As(err, &conn):
+		return fail("E2002", exitUnreachable, "%v", conn)
+	case errors.As(err, &path):
+		return fail("E2003", exitFailed, "%v", path)
+	case errors.As(err, &kafka):
+		return kafkaFailure(kafka, err)
+	case errors.As(err, &first), errors.Is(err, context.DeadlineExceeded), isDialError(err):
+		return fail("E2002", exitUnreachable, "%v", err)
+	}
+	msg := err.Error()
+	if strings.HasPrefix(msg, "unknown command") || strings.Contains(msg, "arg(s)") || strings.HasPrefix(msg, "required flag") || strings.HasPrefix(msg, "invalid argument") {
+		return fail("E2001", exitUsage, "%s", msg)
+	}
+	return fail("E2099", exitFailed, "%v", err)
+}
+
+func isDialError(err error) bool {
+	s := err.Error()
+	return strings.Contains(s, "connection refused") || strings.Contains(s, "unable to dial") || strings.Contains(s, "no such host")
+}
+
+// invalidModule is a module text with errors.
+func invalidModule(list []plan.Diagnostic) *failure {
+	return &failure{exit: exitInvalid, diagnostics: list}
+}
+
+// serverFailure is a refusal of the HTTP API.
+func serverFailure(e *client.Error) *failure {
+	if len(e.Errors) > 0 {
+		list := make([]plan.Diagnostic, len(e.Errors))
+		for i, d := range e.Errors {
+			list[i] = plan.Diagnostic{Code: d.Code, Message: d.Message, File: d.File, Line: d.Line, Column: d.Column, Length: d.Length, Reason: d.Reason, Fix: d.Fix, LineText: d.Source}
+		}
+		return invalidModule(list)
+	}
+	f := &failure{code: e.Code, what: e.Message, why: e.Why, fix: e.Fix, exit: exitFailed}
+	switch e.Status {
+	case 400:
+		f.exit = exitUsage
+	case 403:
+		f.exit = exitDenied
+	case 404:
+		f.exit = exitNotFound
+	case 409:
+		f.exit = exitConflict
+	case 422:
+		f.exit = exitInvalid
+	case 503, 504:
+		f.exit = exitUnreachable
+	}
+	return f
+}
+
+// kafkaFailure is a refusal by an error code of the Kafka protocol.
+func kafkaFailure(k *kerr.Error, err error) *failure {
+	f := fail("E2005", exitFailed, "%v", err)
+	f.why, f.fix = k.Description, ""
+	switch k.Code {
+	case kerr.UnknownTopicOrPartition.Code:
+		f.exit, f.fix = exitNotFound, "`headrace topic list` shows what there is; `headrace topic create` makes one."
+	case kerr.TopicAlreadyExists.Code:
+		f.exit = exitConflict
+	case kerr.TopicAuthorizationFailed.Code, kerr.PolicyViolation.Code:
+		f.exit = exitDenied
+	}
+	return f
+}

@@ -1,0 +1,340 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/term"
+
+	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/dsl/plan"
+)
+
+// Input formats of produce.
+const (
+	inputAuto  = "auto"
+	inputLines = "lines"
+	inputCSV   = "csv"
+)
+
+// produceFlags are the flags of produce.
+type produceFlags struct {
+	format    string
+	delimiter string
+	record    string
+	partition int32
+	headers   []string
+	end       bool
+	limit     int64
+}
+
+func (a *app) produceCmd() *cobra.Command {
+	var f produceFlags
+	cmd := &cobra.Command{
+		Use: "produce TOPIC [FILE...]", Short: "Send lines, NDJSON or CSV to a topic", Args: cobra.MinimumNArgs(1),
+		Long: `Produce sends records from files or, without files or for "-", from standard input. Files may be
+gzipped. A .csv file (or --input csv) has a header: its names, or the names that the topic's schema gives
+with "as", find the columns, and rows are written in the topic's format. Any other input is one record a
+line, passed as it is; a JSON line gets its key from the topic's key columns. Records are acknowledged
+when they are durable, in order, once.`,
+		Example: `  echo hello | headrace produce greetings
+  headrace produce flights examples/data/flights_2001-01-01_14.csv.gz --end
+  printf 'ann:1\nbob:2\n' | headrace produce scores --key-delimiter :
+  headrace produce logs --format '%k\t%v\n' < pairs.tsv`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.format != inputAuto && f.format != inputLines && f.format != inputCSV {
+				return usageError(cmd, fmt.Sprintf("--input %s: want auto, lines or csv", f.format))
+			}
+			files := args[1:]
+			if len(files) == 0 {
+				files = []string{"-"}
+			}
+			return a.produce(cmd.Context(), args[0], files, &f)
+		},
+	}
+	cmd.Flags().StringVar(&f.format, "input", inputAuto, "input format: lines (NDJSON too), csv, or auto by the file's name")
+	cmd.Flags().StringVarP(&f.delimiter, "key-delimiter", "K", "", "split each line at the first of this into key and value")
+	cmd.Flags().StringVarP(&f.record, "format", "f", "", "record format of franz-go, such as '%k %v\\n'")
+	cmd.Flags().Int32VarP(&f.partition, "partition", "p", -1, "send everything to this partition")
+	cmd.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header key:value of every record; may be repeated")
+	cmd.Flags().BoolVar(&f.end, "end", false, "declare the end of the input: windows close, later rows are late")
+	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many records")
+	return cmd
+}
+
+func (a *app) produce(ctx context.Context, topic string, files []string, f *produceFlags) error {
+	t, err := a.api().Topic(ctx, topic)
+	if err != nil {
+		return err
+	}
+	schema, err := client.ParseSchema(t.Schema)
+	if err != nil {
+		return err
+	}
+	var opts []kgo.Opt
+	if f.partition >= 0 {
+		opts = append(opts, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	}
+	p, err := client.NewPublisher(a.server, topic, opts...)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+
+	var headers []kgo.RecordHeader
+	for _, h := range f.headers {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok {
+			return fail("E2001", exitUsage, "-H %s: want key:value", h)
+		}
+		headers = append(headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
+	}
+	began, sent := time.Now(), int64(0)
+	bar := a.progress(files)
+	send := func(key, value []byte) error {
+		r := &kgo.Record{Key: key, Value: value, Headers: headers}
+		if f.partition >= 0 {
+			r.Partition = f.partition
+		}
+		if err := p.Publish(ctx, r); err != nil {
+			return err
+		}
+		if sent++; f.limit > 0 && sent >= f.limit {
+			return errEnough
+		}
+		return ctx.Err()
+	}
+	var readErr error
+	for _, file := range files {
+		readErr = a.readRecords(file, f, schema, bar, send)
+		if readErr != nil {
+			break
+		}
+	}
+	s, err := p.Flush(ctx)
+	bar.done()
+	a.summary(s, time.Since(began))
+	switch {
+	case errors.Is(err, client.ErrPartly):
+		r := fail("E2005", exitPartly, "%d of %d records were not acknowledged: %v", s.Sent-s.Acknowledged, s.Sent, errors.Unwrap(err))
+		if s.Acknowledged == 0 {
+			r.exit = explain(err).exit
+		}
+		return r
+	case err != nil:
+		return err
+	case readErr != nil && !errors.Is(readErr, errEnough):
+		return readErr
+	}
+	if f.end {
+		if err := a.api().EndTopic(ctx, topic); err != nil {
+			return err
+		}
+		fmt.Fprintf(a.err, "%s has ended: its windows close, later rows are late\n", topic)
+	}
+	return nil
+}
+
+var errEnough = errors.New("enough records")
+
+func (a *app) summary(s client.PublishStats, took time.Duration) {
+	secs := max(took.Seconds(), 1e-9)
+	fmt.Fprintf(a.err, "%s records acknowledged (%s) in %.2f s: %s records/s, %s/s", count(s.Acknowledged), size(s.Bytes), secs,
+		count(int64(float64(s.Acknowledged)/secs)), size(int64(float64(s.Bytes)/secs)))
+	if s.P50 > 0 {
+		fmt.Fprintf(a.err, "; publish latency p50 %.2f ms, p99 %.2f ms", s.P50.Seconds()*1e3, s.P99.Seconds()*1e3)
+	}
+	if s.Failed > 0 {
+		fmt.Fprintf(a.err, "; %s failed", count(s.Failed))
+	}
+	fmt.Fprintln(a.err)
+}
+
+// A progress shows how far the input was read, on terminals only.
+type progress struct{ bar *progressbar.ProgressBar }
+
+func (a *app) progress(files []string) *progress {
+	f, ok := a.err.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("NO_PROGRESS") != "" {
+		return &progress{}
+	}
+	total := int64(0)
+	for _, name := range files {
+		st, err := os.Stat(name)
+		if err != nil {
+			total = -1
+			break
+		}
+		total += st.Size()
+	}
+	return &progress{progressbar.NewOptions64(total,
+		progressbar.OptionSetWriter(f), progressbar.OptionShowBytes(true), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(total > 0), progressbar.OptionUseANSICodes(true),
+		progressbar.OptionSetDescription("sending"))}
+}
+
+func (p *progress) Write(b []byte) (int, error) {
+	if p.bar != nil {
+		_ = p.bar.Add(len(b))
+	}
+	return len(b), nil
+}
+
+func (p *progress) done() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+	}
+}
+
+// readRecords gives every record of a file to send.
+func (a *app) readRecords(file string, f *produceFlags, schema *plan.Topic, bar *progress, send func(key, value []byte) error) error {
+	in := io.Reader(a.in)
+	if file != "-" {
+		h, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		in = h
+	}
+	in = io.TeeReader(in, bar)
+	buffered := bufio.NewReaderSize(in, 1<<20)
+	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		z, err := gzip.NewReader(buffered)
+		if err != nil {
+			return fail("E2003", exitFailed, "%s: %v", file, err)
+		}
+		defer z.Close()
+		buffered = bufio.NewReaderSize(z, 1<<20)
+	}
+	format := f.format
+	if format == inputAuto {
+		format = inputLines
+		if base := strings.TrimSuffix(file, ".gz"); filepath.Ext(base) == ".csv" && schema != nil {
+			format = inputCSV
+		}
+	}
+	var err error
+	switch {
+	case f.record != "":
+		err = readFormatted(buffered, f.record, send)
+	case format == inputCSV:
+		err = a.readCSV(buffered, schema, send)
+	default:
+		err = readLines(buffered, f.delimiter, schema, send)
+	}
+	if err != nil && !errors.Is(err, errEnough) && !errors.Is(err, client.ErrPartly) && !isFailure(err) && !errors.Is(err, context.Canceled) {
+		return fail("E2003", exitFailed, "%s: %v", file, err)
+	}
+	return err
+}
+
+// maxLine is the longest line that can be one record of the default size limit.
+const maxLine = 1 << 20
+
+func readLines(in *bufio.Reader, delimiter string, schema *plan.Topic, send func(key, value []byte) error) error {
+	sc := bufio.NewScanner(in)
+	sc.Buffer(make([]byte, 64<<10), maxLine)
+	for n := 1; sc.Scan(); n++ {
+		line := bytes.Clone(sc.Bytes())
+		var key []byte
+		if delimiter != "" {
+			k, v, ok := bytes.Cut(line, []byte(delimiter))
+			if !ok {
+				return fail("E2004", exitInvalid, "line %d has no %q", n, delimiter)
+			}
+			key, line = k, v
+		} else {
+			key = client.JSONKey(schema, line)
+		}
+		if err := send(key, line); err != nil {
+			return err
+		}
+	}
+	if errors.Is(sc.Err(), bufio.ErrTooLong) {
+		return fail("E2004", exitInvalid, "a line is longer than 1 MiB")
+	}
+	return sc.Err()
+}
+
+func readFormatted(in *bufio.Reader, layout string, send func(key, value []byte) error) error {
+	r, err := kgo.NewRecordReader(in, layout)
+	if err != nil {
+		return fail("E2001", exitUsage, "--format: %v", err)
+	}
+	for {
+		rec, err := r.ReadRecord()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fail("E2004", exitInvalid, "%v", err)
+		}
+		if err := send(rec.Key, rec.Value); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *app) readCSV(in *bufio.Reader, schema *plan.Topic, send func(key, value []byte) error) error {
+	r := csv.NewReader(in)
+	r.ReuseRecord = true
+	header, err := r.Read()
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		return fail("E2004", exitInvalid, "%v", err)
+	}
+	header = append([]string(nil), header...)
+	encode := func(row []string) ([]byte, []byte, error) { // without a schema: JSON objects of strings
+		m := make(map[string]string, len(row))
+		for i, h := range header {
+			if i < len(row) {
+				m[h] = row[i]
+			}
+		}
+		b, err := json.Marshal(m)
+		return nil, b, err
+	}
+	if schema != nil {
+		enc, err := client.NewRowEncoder(schema, header)
+		if err != nil {
+			return fail("E2004", exitInvalid, "%v", err)
+		}
+		if ignored := enc.Ignored(); len(ignored) > 0 {
+			fmt.Fprintf(a.err, "not in the schema, left out: %s\n", strings.Join(ignored, ", "))
+		}
+		encode = enc.Encode
+	}
+	for {
+		row, err := r.Read()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fail("E2004", exitInvalid, "%v", err)
+		}
+		key, value, err := encode(row)
+		if err != nil {
+			return err
+		}
+		if err := send(key, value); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headrace/headrace/server"
+)
+
+func (a *app) serveCmd() *cobra.Command {
+	var (
+		o       server.Options
+		level   string
+		format  string
+		pprofAt string
+	)
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Run a server", Args: cobra.NoArgs,
+		Example: "  headrace serve --data ./data\n  headrace serve --data /var/lib/headrace --kafka 127.0.0.1:9092 --http 127.0.0.1:8090",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var l slog.Level
+			if err := l.UnmarshalText([]byte(level)); err != nil {
+				return usageError(cmd, "--log-level "+level+": want debug, info, warn or error")
+			}
+			var h slog.Handler = slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: l})
+			switch format {
+			case "text":
+			case "json":
+				h = slog.NewJSONHandler(a.err, &slog.HandlerOptions{Level: l})
+			default:
+				return usageError(cmd, "--log-format "+format+": want text or json")
+			}
+			o.Logger, o.Version = slog.New(h), version
+			if pprofAt != "" {
+				stop, err := servePprof(pprofAt)
+				if err != nil {
+					return err
+				}
+				defer stop()
+			}
+			s, err := startServer(o)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.err, `headrace %s serves
+  kafka  %s (advertised %s)
+  http   http://%s
+  data   %s
+try
+  headrace topic create greetings --server %s --http %s
+  kcat -b %s -L
+`, version, s.KafkaAddr(), s.Advertised(), s.HTTPAddr(), o.Data, s.KafkaAddr(), s.HTTPAddr(), s.Advertised())
+			select {
+			case <-cmd.Context().Done():
+			case err = <-s.Failed():
+			}
+			return errors.Join(err, s.Close())
+		},
+	}
+	cmd.Flags().StringVar(&o.Data, "data", env("HEADRACE_DATA_DIR", "./headrace-data"), "data directory (env HEADRACE_DATA_DIR)")
+	cmd.Flags().StringVar(&o.KafkaAddr, "kafka", defaultKafka, "listen address of the Kafka front")
+	cmd.Flags().StringVar(&o.HTTPAddr, "http", defaultHTTP, "listen address of the HTTP front, - for none")
+	cmd.Flags().StringVar(&o.Advertised, "advertise", "", "address that Kafka clients are told to use (default: the listen address)")
+	cmd.Flags().BoolVar(&o.Insecure, "insecure", false, "allow addresses that other machines can reach, without TLS or authentication")
+	cmd.Flags().BoolVar(&o.AutoCreateTopics, "auto-create-topics", false, "create topics that clients ask for")
+	cmd.Flags().Int32Var(&o.DefaultPartitions, "default-partitions", 1, "partitions of topics that do not say")
+	cmd.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	cmd.Flags().StringVar(&format, "log-format", "text", "text or json")
+	cmd.Flags().StringVar(&pprofAt, "pprof", "", "address of Go's profiler, a loopback one; default none")
+	return cmd
+}
+
+// startServer starts a server and explains why it does not.
+func startServer(o server.Options) (*server.Server, error) {
+	s, err := server.Start(o)
+	if err != nil {
+		f := fail("E2006", exitFailed, "the server does not start: %s", strings.TrimPrefix(err.Error(), "server: "))
+		if errors.Is(err, server.ErrInsecure) {
+			f.exit = exitDenied
+			f.why, f.fix = "Anyone who reaches the address could read and write everything.", "Listen on 127.0.0.1, or add --insecure if the network is trusted."
+		}
+		return nil, f
+	}
+	return s, nil
+}
+
+func servePprof(addr string) (stop func(), err error) {
+	host, _, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
+		return nil, fail("E2001", exitUsage, "--pprof %s: want a loopback address with a port", addr)
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fail("E2006", exitFailed, "%v", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = s.Serve(ln) }() // ends with Close
+	fmt.Fprintf(os.Stderr, "profiler at http://%s/debug/pprof/\n", ln.Addr())
+	return func() { _ = s.Close() }, nil
+}
+
+func (a *app) statusCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show whether the server is ready, and why not", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.api().Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if done, err := a.asJSON(s); done {
+				return err
+			}
+			ready := "ready"
+			if !s.Ready {
+				ready = "not ready: " + strings.Join(s.Reasons, "; ")
+			}
+			fmt.Fprintf(a.out, "server   %s\nversion  %s\ncluster  %s, node %d\nkafka    %s\n", ready, s.Version, s.ClusterID, s.NodeID, s.Kafka)
+			return nil
+		},
+	}
+	a.outputFlag(cmd)
+	return cmd
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headrace/headrace/client"
+)
+
+func (a *app) api() *client.API { return client.NewAPI(a.http) }
+
+func (a *app) topicCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "topic", Short: "Create, list, describe and delete topics", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.topicCreateCmd(), a.topicListCmd(), a.topicDescribeCmd(), a.topicDeleteCmd())
+	return cmd
+}
+
+func (a *app) topicCreateCmd() *cobra.Command {
+	var (
+		partitions int32
+		configs    []string
+		dryRun     bool
+	)
+	cmd := &cobra.Command{
+		Use: "create NAME...", Short: "Create topics", Args: cobra.MinimumNArgs(1),
+		Example: "  headrace topic create orders -p 4\n  headrace topic create logs -c retention.ms=86400000",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec := client.TopicSpec{Partitions: partitions, DryRun: dryRun, Configs: map[string]string{}}
+			for _, c := range configs {
+				k, v, ok := strings.Cut(c, "=")
+				if !ok {
+					return usageError(cmd, fmt.Sprintf("-c %s: want key=value", c))
+				}
+				spec.Configs[k] = v
+			}
+			for _, name := range args {
+				spec.Name = name
+				t, err := a.api().CreateTopic(cmd.Context(), spec)
+				if err != nil {
+					return err
+				}
+				what := "created"
+				if dryRun {
+					what = "could be created"
+				}
+				fmt.Fprintf(a.err, "topic %s %s with %d partitions\n", t.Name, what, t.Partitions)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().Int32VarP(&partitions, "partitions", "p", 1, "number of partitions")
+	cmd.Flags().StringArrayVarP(&configs, "config", "c", nil, "setting key=value, as Kafka names them; may be repeated")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check only")
+	return cmd
+}
+
+func (a *app) topicListCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List topics, derived topics and views", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			topics, err := a.api().Topics(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if done, err := a.asJSON(topics); done {
+				return err
+			}
+			rows := make([][]any, len(topics))
+			for i, t := range topics {
+				from := t.Owner
+				if t.Source != "" {
+					from = "of " + t.Source
+				}
+				rows[i] = []any{t.Name, t.Kind, t.Partitions, from}
+			}
+			a.table([]column{{"name", false}, {"kind", false}, {"partitions", true}, {"written by", false}}, rows)
+			return nil
+		},
+	}
+	a.outputFlag(cmd)
+	return cmd
+}
+
+func (a *app) topicDescribeCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "describe NAME", Short: "Show a topic's offsets and settings", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, err := a.api().Topic(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if done, err := a.asJSON(t); done {
+				return err
+			}
+			fmt.Fprintf(a.out, "name        %s\nkind        %s\nid          %s\npartitions  %d\n", t.Name, t.Kind, t.ID, t.Partitions)
+			if t.Owner != "" {
+				fmt.Fprintf(a.out, "written by  %s\n", t.Owner)
+			}
+			if t.Source != "" {
+				fmt.Fprintf(a.out, "view of     %s\n", t.Source)
+			}
+			if len(t.Readers) > 0 {
+				fmt.Fprintf(a.out, "read by     %s\n", strings.Join(t.Readers, ", "))
+			}
+			if t.Records != nil {
+				fmt.Fprintf(a.out, "offsets     %s\n", count(*t.Records))
+			}
+			rows := make([][]any, len(t.Ranges))
+			for i, r := range t.Ranges {
+				rows[i] = []any{r.Partition, r.LogStart, r.LogEnd}
+			}
+			fmt.Fprintln(a.out)
+			a.table([]column{{"partition", true}, {"log start", true}, {"log end", true}}, rows)
+			if len(t.Configs) > 0 {
+				rows = rows[:0]
+				for _, c := range t.Configs {
+					rows = append(rows, []any{c.Name, c.Value, c.Source})
+				}
+				fmt.Fprintln(a.out)
+				a.table([]column{{"setting", false}, {"value", false}, {"from", false}}, rows)
+			}
+			return nil
+		},
+	}
+	a.outputFlag(cmd)
+	return cmd
+}
+
+func (a *app) topicDeleteCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete NAME...", Short: "Delete topics with their records", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range args {
+				if err := a.api().DeleteTopic(cmd.Context(), name); err != nil {
+					return err
+				}
+				fmt.Fprintf(a.err, "topic %s deleted\n", name)
+			}
+			return nil
+		},
+	}
+	return cmd
+}

@@ -1,0 +1,232 @@
+// Package bench measures a server end to end: ingest, publish latency, pipelines, many partitions,
+// recovery. A figure comes with what bounds it: the disk's own sync time, memory, processor time.
+//
+// The client runs on the same machine as the server; without an address the server runs inside this
+// process, in a temporary directory. Latency is measured open loop, from the moment a record was due,
+// so that a stall counts for every record that it delays.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/server"
+)
+
+// A Report is what a benchmark prints, as text or JSON. Fields that a benchmark does not measure are
+// zero.
+type Report struct {
+	Name string `json:"name"`
+
+	MessagesPerSecond float64 `json:"messages_per_second"`
+	BytesPerSecond    float64 `json:"bytes_per_second"`
+	MeanMs            float64 `json:"mean_ms"` // publish latency
+	P50Ms             float64 `json:"p50_ms"`
+	P99Ms             float64 `json:"p99_ms"`
+	P999Ms            float64 `json:"p999_ms"`
+	MaxMs             float64 `json:"max_ms"`
+	DiskSyncMs        float64 `json:"disk_sync_ms"` // median fdatasync of 64 KiB into a written file, same directory, before the run
+	RSSBytes          int64   `json:"rss_bytes"`
+	CPUSeconds        float64 `json:"cpu_seconds"` // of client and server together, where they share the process
+
+	Seconds           float64 `json:"seconds"`
+	Messages          int64   `json:"messages"`
+	RowsPerSecondCore float64 `json:"rows_per_second_per_core,omitempty"`
+	StartMs           float64 `json:"start_ms,omitempty"` // from the start of the process to ready
+	Topics            int     `json:"topics,omitempty"`
+	Partitions        int     `json:"partitions,omitempty"`
+	RecordBytes       int     `json:"record_bytes,omitempty"`
+	Rate              int     `json:"rate,omitempty"` // offered, records a second
+
+	Timeline []float64 `json:"timeline_ms,omitempty"` // worst latency of each slice of the run
+}
+
+// Options of all benchmarks. Zero values take the defaults that each states.
+type Options struct {
+	Server string // Kafka address; "" runs a server inside
+	HTTP   string
+	Dir    string // where the inner server's directory is made; "" is the system's temporary directory
+
+	Size       int
+	Rate       int
+	Seconds    int
+	Partitions int
+	Topics     int
+	Rows       int
+	Out        io.Writer // progress, for people
+}
+
+func (o Options) say(format string, args ...any) {
+	if o.Out != nil {
+		fmt.Fprintf(o.Out, format+"\n", args...)
+	}
+}
+
+// A target is the server under test.
+type target struct {
+	kafka, http string
+	dir         string
+	srv         *server.Server
+}
+
+// open starts or finds the server.
+func open(o Options) (*target, error) {
+	if o.Server != "" {
+		return &target{kafka: o.Server, http: o.HTTP, dir: os.TempDir()}, nil
+	}
+	dir, err := os.MkdirTemp(o.Dir, "headrace-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	s, err := server.Start(server.Options{Data: filepath.Join(dir, "data"), KafkaAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0"})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("bench: %w", err), os.RemoveAll(dir))
+	}
+	return &target{kafka: s.KafkaAddr(), http: s.HTTPAddr(), dir: dir, srv: s}, nil
+}
+
+func (t *target) close() error {
+	if t.srv == nil {
+		return nil
+	}
+	return errors.Join(t.srv.Close(), os.RemoveAll(t.dir))
+}
+
+func (t *target) api() *client.API { return client.NewAPI(t.http) }
+
+// topic makes a fresh topic.
+func (t *target) topic(ctx context.Context, name string, partitions int) (string, error) {
+	name = fmt.Sprintf("%s-%d", name, time.Now().UnixNano())
+	_, err := t.api().CreateTopic(ctx, client.TopicSpec{Name: name, Partitions: int32(partitions)})
+	return name, err
+}
+
+// diskSync is the median time of writing 64 KiB into a written file and syncing it.
+func diskSync(dir string) (float64, error) {
+	f, err := os.CreateTemp(dir, "sync-")
+	if err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	defer func() { _ = errors.Join(f.Close(), os.Remove(f.Name())) }()
+	const chunk, chunks = 64 << 10, 64
+	buf := make([]byte, chunk)
+	for range chunks {
+		if _, err := f.Write(buf); err != nil {
+			return 0, fmt.Errorf("bench: %w", err)
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	var took []time.Duration
+	for i := range 200 {
+		began := time.Now()
+		if _, err := f.WriteAt(buf, int64(i%chunks)*chunk); err != nil {
+			return 0, fmt.Errorf("bench: %w", err)
+		}
+		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+			return 0, fmt.Errorf("bench: %w", err)
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return ms(took[len(took)/2]), nil
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+
+// cpuSeconds is the processor time of this process.
+func cpuSeconds() float64 {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return float64(u.Utime.Sec+u.Stime.Sec) + float64(u.Utime.Usec+u.Stime.Usec)/1e6
+}
+
+// rss is the resident memory of a process, pid 0: this one.
+func rss(pid int) int64 {
+	who := "self"
+	if pid != 0 {
+		who = strconv.Itoa(pid)
+	}
+	raw, err := os.ReadFile("/proc/" + who + "/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(raw))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// latencies fills the latency fields from a histogram of microseconds.
+func (r *Report) latencies(h *hdrhistogram.Histogram) {
+	at := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1e3 }
+	r.MeanMs, r.P50Ms, r.P99Ms, r.P999Ms, r.MaxMs = h.Mean()/1e3, at(50), at(99), at(99.9), float64(h.Max())/1e3
+}
+
+func histogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, 600_000_000, 3) }
+
+// Text renders a report for people.
+func (r *Report) Text() string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-22s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	b.WriteString(r.Name + "\n")
+	if r.MessagesPerSecond > 0 {
+		line("throughput", "%.0f records/s, %.1f MB/s", r.MessagesPerSecond, r.BytesPerSecond/1e6)
+	}
+	if r.RowsPerSecondCore > 0 {
+		line("per core", "%.0f rows/s", r.RowsPerSecondCore)
+	}
+	if r.MaxMs > 0 {
+		line("publish latency", "mean %.3f  p50 %.3f  p99 %.3f  p99.9 %.3f  max %.3f ms", r.MeanMs, r.P50Ms, r.P99Ms, r.P999Ms, r.MaxMs)
+	}
+	if r.StartMs > 0 {
+		line("ready after", "%.0f ms", r.StartMs)
+	}
+	if r.DiskSyncMs > 0 {
+		line("disk sync", "%.3f ms (64 KiB, median)", r.DiskSyncMs)
+	}
+	if r.RSSBytes > 0 {
+		line("resident memory", "%.0f MiB", float64(r.RSSBytes)/(1<<20))
+	}
+	if r.CPUSeconds > 0 {
+		line("processor time", "%.2f s in %.2f s", r.CPUSeconds, r.Seconds)
+	}
+	b.WriteString(plot(r.Timeline))
+	return b.String()
+}
+
+// plot draws the worst latency of each slice of the run as a row of bars.
+func plot(timeline []float64) string {
+	if len(timeline) < 2 {
+		return ""
+	}
+	top := slices.Max(timeline)
+	bars := []rune("▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for _, v := range timeline {
+		b.WriteRune(bars[min(len(bars)-1, int(v/max(top, 1e-9)*float64(len(bars))))])
+	}
+	return fmt.Sprintf("%-22s %s  (worst of each slice, top %.2f ms)\n", "over time", b.String(), top)
+}
