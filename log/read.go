@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sort"
 
 	"github.com/headrace/headrace/log/record"
@@ -197,6 +198,7 @@ func (s *Store) readRefs(p *Partition, h *handle, seed segment.Seed, refs []segm
 	}
 	refs = refs[:n]
 	b := make([]byte, size)
+	got.out = slices.Grow(got.out, n)
 	have, err := h.f.ReadAt(b, refs[0].Pos)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return got, false, fmt.Errorf("read %s: %w", h.path, err)

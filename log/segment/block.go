@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"github.com/headrace/headrace/log/record"
 )
@@ -145,6 +146,7 @@ func DecodeBlock(b []byte, refs []Ref) (Head, []Ref, error) {
 		u := uvarint()
 		return int64(u>>1) ^ -int64(u&1)
 	}
+	refs = slices.Grow(refs, h.Count)
 	last := Ref{Last: h.First - 1, Pos: h.Pos}
 	for range h.Count {
 		r := Ref{Base: last.Last + 1, Pos: last.Pos + int64(last.Size)}
