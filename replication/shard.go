@@ -40,6 +40,8 @@ type ShardOptions struct {
 	// Bootstrap allows an empty shard to be made a group with this disk as its only voter. Without it a shard
 	// that holds nothing is ErrEmptyShard.
 	Bootstrap bool
+	// Join allows an empty shard to wait until the leader of its group adds it.
+	Join bool
 	// Hub connects the members of the group. Nil: one that nobody else is on.
 	Hub *transport.Hub
 
@@ -138,7 +140,6 @@ type Shard struct {
 	raft    *raft.Raft
 	running atomic.Pointer[raft.Raft] // raft, for goroutines that it starts itself
 	core    *core
-	single  bool // the only voter
 
 	ctx    context.Context // of the shard's goroutines and checkpoints
 	cancel context.CancelFunc
@@ -327,24 +328,33 @@ func (s *Shard) start() (err error) {
 		return err
 	}
 	s.log.Started()
-	servers := s.raft.GetConfiguration().Configuration().Servers
-	s.single = len(servers) == 1 && servers[0].ID == raft.ServerID(s.o.ID) && servers[0].Suffrage == raft.Voter
-	if s.o.PoisonAfter == 0 {
-		s.o.PoisonAfter = clusterPoisonAfter
-		if s.single {
-			s.o.PoisonAfter = singlePoisonAfter
-		}
-	}
 	if m, ok := s.snaps.Newest(); ok {
 		s.checkpointIndex.Store(m.Machine)
 	}
 	for _, run := range []func(){s.follow, s.pack, s.watch, s.checkpoints} {
 		s.wg.Go(run)
 	}
-	if s.single {
+	if s.alone() {
 		return s.raft.ReloadConfig(s.reloadable(1 << 62))
 	}
 	return nil
+}
+
+// alone reports whether this member is all of its group.
+func (s *Shard) alone() bool {
+	servers := s.raft.GetConfiguration().Configuration().Servers
+	return len(servers) == 1 && servers[0].ID == raft.ServerID(s.o.ID) && servers[0].Suffrage == raft.Voter
+}
+
+// poisonAfter is how long a write may take before it is given up.
+func (s *Shard) poisonAfter() time.Duration {
+	switch {
+	case s.o.PoisonAfter > 0:
+		return s.o.PoisonAfter
+	case s.alone():
+		return singlePoisonAfter
+	}
+	return clusterPoisonAfter
 }
 
 // bootstrap makes an empty shard a group of this member. It can be repeated: what counts is the first entry,
@@ -354,7 +364,11 @@ func (s *Shard) bootstrap(me raft.ServerAddress) error {
 	if have || s.wal.LastIndex() != 0 {
 		return nil
 	}
-	if !s.o.Bootstrap {
+	switch {
+	case s.o.Bootstrap:
+	case s.o.Join:
+		return nil
+	default:
 		return ErrEmptyShard
 	}
 	term := max(1, s.log.Term())

@@ -91,7 +91,7 @@ func (s *Shard) watch() {
 				s.o.Logger.Info("disk write returned")
 			}
 		}
-		if age >= s.o.PoisonAfter {
+		if stalled && age >= s.poisonAfter() {
 			s.log.Fail(fmt.Errorf("%w for %s", ErrStalled, age.Round(time.Millisecond))) //nolint:errcheck // it comes back through fail
 			return
 		}
@@ -139,7 +139,7 @@ func (s *Shard) checkpoint() error {
 	keep := s.o.TrailingBytes
 	if keep == 0 {
 		keep = defaultTrailing
-		if s.single {
+		if s.alone() {
 			keep = singleTrailing
 		}
 	}

@@ -19,6 +19,7 @@ package transport
 import (
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,7 @@ type Transport struct {
 	done chan struct{}
 	once sync.Once
 	cut  atomic.Bool
+	conn *conns
 }
 
 var (
@@ -85,9 +87,12 @@ func New(o Options) *Transport {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}
+	c := &conns{StreamLayer: o.Stream}
+	c.mu.open = make(map[net.Conn]struct{})
 	t := &Transport{
+		conn: c,
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-			Stream: o.Stream, MaxPool: 3, MaxRPCsInFlight: 2, Timeout: o.Timeout, Logger: o.Logger,
+			Stream: c, MaxPool: 3, MaxRPCsInFlight: 2, Timeout: o.Timeout, Logger: o.Logger,
 		}),
 		o: o, out: make(chan raft.RPC), stop: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -104,14 +109,14 @@ func (t *Transport) Consumer() <-chan raft.RPC { return t.out }
 // Cut stops answering and sending, at once and for good. Any goroutine may call it; it does not wait.
 func (t *Transport) Cut() {
 	if !t.cut.Swap(true) {
-		t.CloseStreams()
+		t.conn.closeAll()
 	}
 }
 
 // Close ends the transport and waits for its forwarder.
 func (t *Transport) Close() error {
 	err := t.NetworkTransport.Close()
-	t.CloseStreams()
+	t.conn.closeAll()
 	t.once.Do(func() { close(t.stop) })
 	<-t.done
 	return err
@@ -216,28 +221,3 @@ func heartbeat(a *raft.AppendEntriesRequest) bool {
 		a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && len(a.Entries) == 0 && a.LeaderCommitIndex == 0
 }
 
-// The sending side refuses once the transport was cut.
-
-// AppendEntriesPipeline opens a pipeline to a peer.
-func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	if t.cut.Load() {
-		return nil, ErrCut
-	}
-	return t.NetworkTransport.AppendEntriesPipeline(id, target)
-}
-
-// AppendEntries sends entries or a heartbeat to a peer.
-func (t *Transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	if t.cut.Load() {
-		return ErrCut
-	}
-	return t.NetworkTransport.AppendEntries(id, target, args, resp)
-}
-
-// RequestVote asks a peer for its vote.
-func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	if t.cut.Load() {
-		return ErrCut
-	}
-	return t.NetworkTransport.RequestVote(id, target, args, resp)
-}

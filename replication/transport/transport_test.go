@@ -152,6 +152,29 @@ func TestACutTransportIsSilent(t *testing.T) {
 	}
 }
 
+// A pipeline that was open before goes silent too: a leader with a broken disk must not go on replicating.
+func TestACutEndsOpenPipelines(t *testing.T) {
+	p := newPair(t)
+	pipe, err := p.member.AppendEntriesPipeline("leader", "leader@1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close() //nolint:errcheck // it is cut
+	req := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("member@2")}, Term: 7, PrevLogEntry: 1}
+	if _, err := pipe.AppendEntries(req, &raft.AppendEntriesResponse{}); err != nil {
+		t.Fatal(err)
+	}
+	rpc := <-p.leader.Consumer()
+	rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+	if err := (<-pipe.Consumer()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	p.member.Cut()
+	if _, err := pipe.AppendEntries(req, &raft.AppendEntriesResponse{}); err == nil {
+		t.Error("a cut pipeline takes entries")
+	}
+}
+
 // Raft switches pre-votes off for a transport that only wraps the network transport.
 func TestPreVoteIsSupported(t *testing.T) {
 	p := newPair(t)
