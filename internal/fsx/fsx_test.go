@@ -333,3 +333,12 @@ func TestDirectWritesAreDurable(t *testing.T) {
 		t.Fatal("not written")
 	}
 }
+
+func TestMadeDirectoriesOutliveAPowerCut(t *testing.T) {
+	m := NewMem()
+	must(t, MkdirAll(m, "a/b/c"))
+	if fi, err := crash(m, 0).Stat("a/b/c"); err != nil || !fi.IsDir() {
+		t.Fatal(err)
+	}
+	must(t, MkdirAll(Disk(), filepath.Join(t.TempDir(), "x", "y")))
+}

@@ -69,11 +69,8 @@ func (w *WAL) open() (Recovery, error) {
 	if err := w.allocate(); err != nil {
 		return Recovery{}, err
 	}
-	if err := w.o.FS.MkdirAll(w.o.Dir, 0o755); err != nil {
-		return Recovery{}, fmt.Errorf("wal: make directory: %w", err)
-	}
-	if err := w.o.FS.SyncDir(w.o.FS.PathDir(w.o.Dir)); err != nil {
-		return Recovery{}, fmt.Errorf("wal: sync parent directory: %w", err)
+	if err := fsx.MkdirAll(w.o.FS, w.o.Dir); err != nil {
+		return Recovery{}, fmt.Errorf("wal: %w", err)
 	}
 	files, err := w.list()
 	if err != nil {
