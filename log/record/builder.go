@@ -2,6 +2,7 @@ package record
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 )
 
@@ -78,10 +79,10 @@ func (b *Builder) AppendAt(delta int32, ts int64, key, value []byte, headers []K
 	}
 	delta, tsDelta := b.begin(delta, ts)
 	b.frame(delta, tsDelta, key, value, size)
-	b.buf = binary.AppendVarint(b.buf, int64(len(headers)))
+	b.buf = appendVarint(b.buf, int64(len(headers)))
 	for i := range headers {
 		h := &headers[i]
-		b.buf = binary.AppendVarint(b.buf, int64(len(h.Key)))
+		b.buf = appendVarint(b.buf, int64(len(h.Key)))
 		b.buf = append(b.buf, h.Key...)
 		b.buf = appendNullable(b.buf, h.Value)
 	}
@@ -117,12 +118,17 @@ func (b *Builder) begin(delta int32, ts int64) (int32, int64) {
 // frame writes everything of a record up to its headers, which will take headerSize bytes.
 func (b *Builder) frame(delta int32, tsDelta int64, key, value []byte, headerSize int) {
 	length := 1 + varintLen(tsDelta) + varintLen(int64(delta)) + nullableLen(key) + nullableLen(value) + headerSize
-	buf := binary.AppendVarint(b.buf, int64(length))
-	buf = append(buf, 0)
-	buf = binary.AppendVarint(buf, tsDelta)
-	buf = binary.AppendVarint(buf, int64(delta))
-	buf = appendNullable(buf, key)
-	b.buf = appendNullable(buf, value)
+	n := len(b.buf)
+	buf := slices.Grow(b.buf, binary.MaxVarintLen64+length)
+	buf = buf[:cap(buf)]
+	n += putVarint(buf[n:], int64(length))
+	buf[n] = 0
+	n++
+	n += putVarint(buf[n:], tsDelta)
+	n += putVarint(buf[n:], int64(delta))
+	n += putNullable(buf[n:], key)
+	n += putNullable(buf[n:], value)
+	b.buf = buf[:n]
 }
 
 // Len is the number of records appended.
@@ -160,8 +166,7 @@ func (b *Builder) Finish() []byte {
 		}
 	}
 	if out == nil {
-		out = make([]byte, len(b.buf))
-		copy(out[HeaderSize:], b.buf[HeaderSize:])
+		out = append([]byte(nil), b.buf...) // unlike make and copy, clears nothing first
 	}
 	PutHeader(out, h)
 	Seal(out)
@@ -173,7 +178,7 @@ func appendNullable(dst, v []byte) []byte {
 	if v == nil {
 		return append(dst, 1) // varint of -1
 	}
-	dst = binary.AppendVarint(dst, int64(len(v)))
+	dst = appendVarint(dst, int64(len(v)))
 	return append(dst, v...)
 }
 
@@ -184,12 +189,40 @@ func nullableLen(v []byte) int {
 	return varintLen(int64(len(v))) + len(v)
 }
 
-func varintLen(v int64) int {
-	u := uint64(v<<1) ^ uint64(v>>63)
-	n := 1
-	for u >= 0x80 {
-		u >>= 7
-		n++
+// putNullable writes what appendNullable appends, into b.
+func putNullable(b, v []byte) int {
+	if v == nil {
+		b[0] = 1
+		return 1
 	}
-	return n
+	n := putVarint(b, int64(len(v)))
+	return n + copy(b[n:], v)
 }
+
+func putVarint(b []byte, v int64) int {
+	u := zigzag(v)
+	if u < 0x80 {
+		b[0] = byte(u)
+		return 1
+	}
+	n := 0
+	for ; u >= 0x80; n++ {
+		b[n] = byte(u) | 0x80
+		u >>= 7
+	}
+	b[n] = byte(u)
+	return n + 1
+}
+
+func zigzag(v int64) uint64 { return uint64(v<<1) ^ uint64(v>>63) }
+
+func appendVarint(dst []byte, v int64) []byte {
+	u := zigzag(v)
+	for u >= 0x80 {
+		dst = append(dst, byte(u)|0x80)
+		u >>= 7
+	}
+	return append(dst, byte(u))
+}
+
+func varintLen(v int64) int { return (bits.Len64(zigzag(v)|1) + 6) / 7 }
