@@ -150,7 +150,7 @@ func (c *checker) pipeline(s *symbol) *plan.Pipeline {
 	if c.opts.Name != "" {
 		name = c.opts.Name + "/" + s.name
 	}
-	p := &plan.Pipeline{Name: name, Source: f.source, Output: s.topic, Stages: f.stages}
+	p := &plan.Pipeline{Name: name, Source: f.source, Output: s.topic, Stages: prune(f.source, f.stages)}
 	p.Invalid = c.sideOf(s, "invalid", f.source.Name+"_invalid", s.opts.invalid, f.source.Invalid)
 	p.Errors = c.sideOf(s, "errors", s.topic.Name+"_errors", s.opts.errors, f.source.Errors)
 	if f.stateful {
@@ -164,7 +164,7 @@ func (c *checker) pipeline(s *symbol) *plan.Pipeline {
 	if p.Invalid.Action == plan.SideTo && p.Invalid.Topic == p.Source.Name {
 		c.sideLoop(s, "invalid", p.Source)
 	}
-	p.Needed = neededColumns(f.source, f.stages)
+	p.Needed = neededColumns(f.source, p.Stages)
 	p.Text = c.statementText(s.stmt)
 	p.Version = version(p)
 	return p
@@ -177,11 +177,11 @@ func (c *checker) sideOf(s *symbol, word, def string, written ...plan.Side) plan
 			return w
 		}
 	}
-	if !validTopicName(def) {
+	if len(def) > 200 {
 		c.err("E0410", s.at, "the side topic %q would have too long a name", def).
 			because("names have at most 200 characters").fix("name it: `%s to ..`", word)
 	}
-	if o := c.symbolWithKafkaName(def); o != nil && o.kind == symDerived {
+	if o := c.symbolWithKafkaName(def); o != nil && o.kind != symTopic {
 		c.err("E0103", s.at, "the %s rows of `%s` would go to `%s`, which another statement writes", sideRows(word), s.name, def).
 			because("two statements cannot write one topic").fix("name another topic: `%s to ..`", word)
 	}
@@ -260,80 +260,9 @@ func (c *checker) view(s *symbol) *plan.View {
 	if f == nil || f.unknown || s.topic == nil {
 		return nil
 	}
+	stages := prune(f.source, f.stages)
 	return &plan.View{
-		Name: s.name, Topic: s.topic, Source: f.source, Stages: f.stages,
-		Needed: neededColumns(f.source, f.stages), Errors: plan.Side{Action: plan.SideDrop}, Text: c.statementText(s.stmt),
-	}
-}
-
-// neededColumns says which source columns are read: by expressions that are evaluated, by the event
-// time, by what is written, or by a key that is kept.
-func neededColumns(t *plan.Topic, stages []plan.Stage) []bool {
-	width := len(t.Schema.Columns)
-	need := make([]bool, width)
-	out := width
-	if n := len(stages); n > 0 {
-		out = len(stages[n-1].Out.Columns)
-	}
-	live := make([]bool, out)
-	for i := range live {
-		live[i] = true
-	}
-	rekeyed := false
-	for i := len(stages) - 1; i >= 0; i-- {
-		st := &stages[i]
-		in := width
-		if i > 0 {
-			in = len(stages[i-1].Out.Columns)
-		}
-		before := make([]bool, in)
-		switch st.Kind {
-		case plan.StageFilter:
-			copy(before, live)
-			mark(before, st.Filter)
-		case plan.StageProject:
-			for j, p := range st.Project {
-				if live[j] || p.Expr.Op != plan.ExprColumn { // what is computed may fail, so it is always computed
-					mark(before, p.Expr)
-				}
-			}
-		case plan.StageKey:
-			copy(before, live)
-			rekeyed = true
-			for _, k := range st.OutKey {
-				before[k] = true
-			}
-		case plan.StageAggregate:
-			rekeyed = true
-			for _, b := range st.Agg.By {
-				mark(before, b.Expr)
-			}
-			for _, s := range st.Agg.Slots {
-				mark(before, s.Arg)
-				mark(before, s.Filter)
-			}
-		}
-		live = before
-	}
-	copy(need, live)
-	mark(need, t.Time.Expr)
-	if !rekeyed {
-		for _, k := range t.Key {
-			need[k] = true
-		}
-	}
-	return need
-}
-
-// mark sets the columns that e reads.
-func mark(cols []bool, e *plan.Expr) {
-	if e == nil {
-		return
-	}
-	if e.Op == plan.ExprColumn && e.Column >= 0 && e.Column < len(cols) {
-		cols[e.Column] = true
-	}
-	for _, a := range e.Args {
-		mark(cols, a)
+		Name: s.name, Topic: s.topic, Source: f.source, Stages: stages,
+		Needed: neededColumns(f.source, stages), Errors: plan.Side{Action: plan.SideDrop}, Text: c.statementText(s.stmt),
 	}
 }

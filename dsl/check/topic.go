@@ -240,8 +240,8 @@ func (c *checker) sideTarget(n syntax.Name) string {
 		c.badTopicName(n)
 		return ""
 	}
-	if w := c.symbolWithKafkaName(n.Text); w != nil && w.kind == symDerived {
-		c.err("E0103", at, "`%s` is already written by its own pipeline", n.Text).
+	if w := c.symbolWithKafkaName(n.Text); w != nil && w.kind != symTopic {
+		c.err("E0103", at, "%s `%s` already has the name %q", w.kind, w.name, n.Text).
 			because("two statements cannot write one topic").
 			fix("send these rows to a topic of their own")
 		return ""
@@ -293,10 +293,17 @@ func (c *checker) claim(s *symbol, as *syntax.Name) {
 	at := s.at
 	if as != nil {
 		at = c.nameSpan(*as)
-		if !validTopicName(name) {
+	}
+	if !validTopicName(name) {
+		if as != nil {
 			c.badTopicName(*as)
 			return
 		}
+		c.err("E0410", at, "%q cannot be the name of a topic", name).
+			because("names have 1 to 200 letters a to z, digits, `.`, `_` or `-`").
+			fix("give it a name for the outside: `%s as \"%s\"`", name, asciiName(name)).
+			replace(span{at.end, at.end}, " as \""+asciiName(name)+"\"")
+		return
 	}
 	if other := c.writers[name]; other != nil {
 		c.err("E0103", at, "topic %q is declared by two statements", name).
@@ -305,6 +312,19 @@ func (c *checker) claim(s *symbol, as *syntax.Name) {
 		return
 	}
 	c.writers[name] = s
+}
+
+// asciiName is a topic name that resembles name.
+func asciiName(name string) string {
+	out := []byte{}
+	for _, r := range name {
+		if r < 128 {
+			out = append(out, byte(r))
+		} else {
+			out = append(out, '_')
+		}
+	}
+	return string(out[:min(len(out), 200)])
 }
 
 // declareTopic checks `topic x {schema} with ..`.
