@@ -93,7 +93,11 @@ func (s *Store) readMixed(p *Partition, from int64, maxBytes int, buf []Batch) (
 			return false, nil // it has moved
 		}
 		got, again, err := s.readRun(p, file, block, max(from, h.First), maxBytes-n, out)
-		if again || err != nil {
+		if again {
+			return false, nil
+		}
+		if err != nil {
+			out = got.out // the good ones before
 			return false, err
 		}
 		for _, b := range got.out[len(out):] {
@@ -102,11 +106,12 @@ func (s *Store) readMixed(p *Partition, from int64, maxBytes int, buf []Batch) (
 		out, retry = got.out, false
 		return n < maxBytes && out[len(out)-1].Last == h.Last, nil
 	})
-	return out, retry, err
+	return out, retry && err == nil, err
 }
 
 // readRun reads batches of one run of the mixed segment, from the one at from on.
 func (s *Store) readRun(p *Partition, file uint64, block []byte, from int64, maxBytes int, buf []Batch) (got runBatches, again bool, err error) {
+	got.out = buf
 	path := s.mixedPath(file)
 	_, refs, err := segment.DecodeBlock(block, nil)
 	if err != nil {

@@ -168,9 +168,6 @@ func (s *Store) catchUp() error {
 
 // runRound carries out one round, if something waits. Token held.
 func (s *Store) runRound() (bool, error) {
-	if err := s.poisonedErr(); err != nil {
-		return false, err
-	}
 	w := &s.w
 	if w.cur == nil {
 		if w.cur = s.cut(); w.cur == nil {

@@ -361,7 +361,7 @@ func (s *Store) kick() {
 	}
 }
 
-// lockWriter takes the writer's token.
+// lockWriter takes the writer's token, unless the store is closed or poisoned.
 func (s *Store) lockWriter(ctx context.Context) error {
 	select {
 	case s.token <- struct{}{}:
@@ -375,8 +375,12 @@ func (s *Store) lockWriter(ctx context.Context) error {
 		s.unlockWriter()
 		return ErrClosed
 	default:
-		return nil
 	}
+	if err := s.poisonedErr(); err != nil {
+		s.unlockWriter()
+		return err
+	}
+	return nil
 }
 
 func (s *Store) unlockWriter() { <-s.token }

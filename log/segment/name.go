@@ -18,6 +18,9 @@ func ParseName(name string) (base int64, index, ok bool) {
 	if len(digits) != 20 || (ext != "log" && ext != "index") {
 		return 0, false, false
 	}
+	if strings.Trim(digits, "0123456789") != "" {
+		return 0, false, false
+	}
 	base, err := strconv.ParseInt(digits, 10, 64)
-	return base, ext == "index", err == nil && base >= 0
+	return base, ext == "index", err == nil
 }
