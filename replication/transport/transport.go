@@ -220,4 +220,3 @@ func heartbeat(a *raft.AppendEntriesRequest) bool {
 	return a.Term != 0 && (len(a.Addr) > 0 || len(a.Leader) > 0) &&
 		a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && len(a.Entries) == 0 && a.LeaderCommitIndex == 0
 }
-
