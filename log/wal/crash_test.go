@@ -412,7 +412,7 @@ func usedBytes(b []byte) int {
 	return end
 }
 
-func TestDamageInMemorysBackIsFoundByRead(t *testing.T) {
+func TestDamageOnTheDiskIsFoundByRead(t *testing.T) {
 	m := fsx.NewMem()
 	o := testOptions(m)
 	o.CacheBytes = -1
