@@ -59,6 +59,8 @@ type Table struct {
 	dirty []Pos  // every entry with flagDirty, in the order of touching
 	saved int    // entries with flagSaved
 	sort  []sortKey
+
+	touched uint64 // keeps Probe's loads from being optimized away
 }
 
 type sortKey struct {
@@ -215,6 +217,37 @@ func (t *Table) Upsert(hash uint32, key []byte) (p Pos, fresh bool) {
 	return p, true
 }
 
+// Probe guesses the entry of each row from its hash alone, zero if there is none, and touches it: a loop
+// this small keeps many cache misses in flight, where one Upsert after the other would wait for each.
+func (t *Table) Probe(hashes []uint32, rows []int32, pos []Pos) {
+	pos = pos[:len(rows)]
+	slots, mask := t.slots, t.mask
+	for i, row := range rows {
+		hash := hashes[row]
+		j := hash & mask
+		s := slots[j]
+		for s != 0 && uint32(s>>32) != hash {
+			j = (j + 1) & mask
+			s = slots[j]
+		}
+		pos[i] = Pos(s)
+	}
+	sum := uint64(0)
+	for _, p := range pos {
+		sum += t.arena[p]
+	}
+	t.touched = sum
+}
+
+// UpsertAt is Upsert with the guess of Probe.
+func (t *Table) UpsertAt(guess Pos, hash uint32, key []byte) Pos {
+	if guess != 0 && t.arena[guess]&(flagDirty|flagDead) == flagDirty && t.is(guess, key) {
+		return guess
+	}
+	p, _ := t.Upsert(hash, key)
+	return p
+}
+
 // touch marks an entry as changed and revives a dead one, which is then as good as new.
 func (t *Table) touch(p Pos) (fresh bool) {
 	h := t.arena[p]
@@ -303,6 +336,9 @@ func (t *Table) MarkSaved(p Pos) {
 
 // Saved is the number of entries that the store holds, dead ones included.
 func (t *Table) Saved() int { return t.saved }
+
+// Dirty is about how many entries the next call of Changed reports.
+func (t *Table) Dirty() int { return len(t.dirty) }
 
 // Sorted is every live entry by ascending key. The slice is valid until the next call of Sorted or
 // Changed.

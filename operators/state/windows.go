@@ -85,6 +85,15 @@ func (w *Windows) Bytes() int64 {
 	return n
 }
 
+// Dirty is about how many entries have changed since their tables' last Changed.
+func (w *Windows) Dirty() int {
+	n := 0
+	for _, t := range w.tables {
+		n += t.Dirty()
+	}
+	return n
+}
+
 // Rows is the number of live entries.
 func (w *Windows) Rows() int64 {
 	n := int64(0)

@@ -2,6 +2,7 @@ package window
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -105,6 +106,9 @@ func (count) load(b []byte, t *state.Table, p state.Pos, cell int) ([]byte, erro
 	return r.rest("count")
 }
 
+// maxMemberBytes is how much of a long value its member row holds; its hash stands for the rest.
+const maxMemberBytes = 1 << 10
+
 // distinct counts distinct values; -0 and 0 are one, as are all NaNs. Cell: the count. The values seen
 // are the keys of a second table of the window: group name after its length, slot, value.
 type distinct struct {
@@ -136,7 +140,13 @@ func (d distinct) update(u *update) {
 		case shapeDec:
 			m = appendDec(m, operators.Int128(u.col.decs[row]))
 		default:
-			m = append(m, u.col.bytes(row)...)
+			v := u.col.bytes(row)
+			if len(v) > maxMemberBytes {
+				sum := sha256.Sum256(v)
+				v = append(append(a.save[:0], v[:maxMemberBytes]...), sum[:]...)
+				a.save = v
+			}
+			m = append(m, v...)
 		}
 		a.member = m
 		hash := state.Hash(m)

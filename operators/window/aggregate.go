@@ -408,6 +408,9 @@ func (a *Aggregate) StateBytes() int64 { return a.groups.Bytes() + a.members.Byt
 // StateRows implements operators.Stateful: groups, and members of count_distinct.
 func (a *Aggregate) StateRows() int64 { return a.groups.Rows() + a.members.Rows() }
 
+// ChangedRows is about how many rows the next Changes gives, so that a step can end before it is too large.
+func (a *Aggregate) ChangedRows() int { return a.groups.Dirty() + a.members.Dirty() }
+
 // Close implements operators.Operator.
 func (a *Aggregate) Close() { a.emit.close() }
 

@@ -34,8 +34,11 @@ func newGroupKeys(types []scalar.Type) *groupKeys {
 	return k
 }
 
+// maxNameBytes bounds the name of a group, which is part of the key of a state row.
+const maxNameBytes = 32 << 10
+
 // encode names and hashes the groups of the given rows. Rows whose key has no written form, because of
-// a NaN or infinity, are appended to errs.
+// a NaN or infinity, or is longer than maxNameBytes, are appended to errs.
 func (k *groupKeys) encode(columns []arrow.Array, rows []int32, n int, hashes []uint32, errs []operators.RowError) []operators.RowError {
 	k.cols = k.cols[:0]
 	for i, c := range columns {
@@ -44,7 +47,11 @@ func (k *groupKeys) encode(columns []arrow.Array, rows []int32, n int, hashes []
 	if k.raw {
 		c := k.cols[0]
 		for _, row := range rows {
-			hashes[row] = state.Hash(c.bytes(row))
+			name := c.bytes(row)
+			if len(name) > maxNameBytes {
+				errs = append(errs, operators.RowError{Row: int(row), Code: scalar.CodeLimit, Expr: "by"})
+			}
+			hashes[row] = state.Hash(name)
 		}
 		return errs
 	}
@@ -56,8 +63,11 @@ func (k *groupKeys) encode(columns []arrow.Array, rows []int32, n int, hashes []
 		for _, c := range k.cols {
 			ok = k.append(c, row) && ok
 		}
-		if !ok {
+		switch {
+		case !ok:
 			errs = append(errs, operators.RowError{Row: int(row), Code: scalar.CodeNotFinite, Expr: "by"})
+		case len(k.buf)-start > maxNameBytes:
+			errs = append(errs, operators.RowError{Row: int(row), Code: scalar.CodeLimit, Expr: "by"})
 		}
 		k.from[row], k.to[row] = start, len(k.buf)
 		hashes[row] = state.Hash(k.buf[start:])
@@ -100,18 +110,26 @@ func (k *groupKeys) append(c *column, row int32) bool {
 	return true
 }
 
+// probeRows is how many rows are looked up at a time: their entries stay in the nearest cache.
+const probeRows = 256
+
 // upsert finds the groups of rows in t, in that order.
 func (k *groupKeys) upsert(t *state.Table, hashes []uint32, rows []int32, pos []state.Pos) {
-	pos = pos[:len(rows)]
-	if k.raw {
-		c := k.cols[0]
-		for i, row := range rows {
-			pos[i], _ = t.Upsert(hashes[row], c.bytes(row))
+	for len(rows) > 0 {
+		n := min(len(rows), probeRows)
+		part, at := rows[:n], pos[:n]
+		t.Probe(hashes, part, at)
+		if k.raw && len(k.cols[0].offsets) > 0 {
+			offsets, data := k.cols[0].offsets, k.cols[0].data
+			for i, row := range part {
+				at[i] = t.UpsertAt(at[i], hashes[row], data[offsets[row]:offsets[row+1]])
+			}
+		} else {
+			for i, row := range part {
+				at[i] = t.UpsertAt(at[i], hashes[row], k.name(row))
+			}
 		}
-		return
-	}
-	for i, row := range rows {
-		pos[i], _ = t.Upsert(hashes[row], k.name(row))
+		rows, pos = rows[n:], pos[n:]
 	}
 }
 

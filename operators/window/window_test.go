@@ -647,9 +647,6 @@ func compareLines(t *testing.T, what string, got, want []string) {
 	}
 }
 
-var _ = errors.Is
-var _ = golden.Check
-
 func BenchmarkTumble(b *testing.B) {
 	for _, n := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
@@ -704,3 +701,198 @@ type drain struct{ rows int }
 func (d *drain) Emit(b *operators.Batch)                     { d.rows += b.Rows; b.Release() }
 func (d *drain) Late(*operators.Batch, []int)                {}
 func (d *drain) Fail(*operators.Batch, []operators.RowError) {}
+
+// story runs an aggregate by column colTag step by step and writes down what happens.
+type story struct {
+	t    *testing.T
+	out  strings.Builder
+	a    *Aggregate
+	disk store
+	o    Options
+	s    *sink
+	next int64
+}
+
+func newStory(t *testing.T, alloc memory.Allocator, title string, o Options) *story {
+	o.By, o.ByTypes, o.ByNames = operators.Columns{colTag}, []scalar.Type{scalar.TypeString}, []string{"tag"}
+	if o.Slots == nil {
+		o.Slots = []Slot{
+			{Func: "count", Type: scalar.TypeInt64, Text: "count()"},
+			{Func: "sum", Arg: operators.Columns{colInt}, ArgType: rowTypes[colInt], Type: scalar.TypeInt64.Null(), Text: "sum(n)"},
+		}
+	}
+	slots := operators.Columns{}
+	types := []scalar.Type{scalar.TypeString, scalar.TypeTime, scalar.TypeTime}
+	for i, s := range o.Slots {
+		slots = append(slots, 3+i)
+		types = append(types, s.Type)
+	}
+	if o.Results == nil {
+		o.Results = slots
+	}
+	o.Alloc = alloc
+	st := &story{t: t, disk: store{}, o: o, s: &sink{types: types}}
+	st.a = st.disk.restore(t, o)
+	fmt.Fprintf(&st.out, "# %s\n", title)
+	return st
+}
+
+func (st *story) tell() {
+	for _, l := range st.s.lines {
+		fmt.Fprintln(&st.out, "  row ", strings.ReplaceAll(strings.ReplaceAll(l, "1970-01-01T00:00:", ""), "Z", "s"))
+	}
+	for _, l := range st.s.late {
+		fmt.Fprintln(&st.out, "  late", l)
+	}
+	for _, l := range st.s.fails {
+		fmt.Fprintln(&st.out, "  fail", l)
+	}
+	st.s.lines, st.s.late, st.s.fails = nil, nil, nil
+}
+
+// row gives one row: seconds of event time, watermark before it, append time.
+func (st *story) row(tag string, n int64, ts, behind, appended int64) {
+	values := randomValues(rand.New(rand.NewPCG(1, 1)), false)
+	values[colTag], values[colInt] = scalar.String(tag), scalar.Int(n)
+	r := row{values: values, ts: ts * 1e9, behind: behind * 1e9, appended: appended * 1e9, offset: st.next}
+	st.next++
+	fmt.Fprintf(&st.out, "offset %d: %s n=%d at %ds, watermark %ds, appended %ds\n", r.offset, tag, n, ts, behind, appended)
+	st.a.Process(makeBatch(st.o.Alloc, rowTypes, []row{r}), st.s)
+	st.tell()
+}
+
+func (st *story) advance(w int64) {
+	st.a.Advance(w, st.s)
+	text := time.Duration(w).String()
+	if w == operators.MaxEventTime {
+		text = "the end"
+	}
+	fmt.Fprintf(&st.out, "watermark %s, more: %v\n", text, st.a.More())
+	st.tell()
+}
+
+func (st *story) restart() {
+	if err := st.disk.save(st.a); err != nil {
+		st.t.Fatal(err)
+	}
+	st.a.Close()
+	st.a = st.disk.restore(st.t, st.o)
+	fmt.Fprintf(&st.out, "restart with %d state rows\n", len(st.disk))
+}
+
+func (st *story) end() string {
+	st.advance(operators.MaxEventTime)
+	s := st.a.Stats()
+	fmt.Fprintf(&st.out, "%+v\n\n", s)
+	st.a.Close()
+	return st.out.String()
+}
+
+// failingResults fails the results of one key.
+type failingResults struct {
+	operators.Evaluator
+	key string
+}
+
+func (f failingResults) Eval(b *operators.Batch, sel []int32) (*operators.Result, error) {
+	r, err := f.Evaluator.Eval(b, sel)
+	for i := range b.Rows {
+		if string(b.Key[i]) == f.key {
+			r.Errors = append(r.Errors, operators.RowError{Row: i, Code: scalar.CodeDivisionByZero, Expr: "sum(n) / 0"})
+		}
+	}
+	return r, err
+}
+
+func TestStoriesOfWindows(t *testing.T) {
+	alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
+	defer alloc.AssertSize(t, 0)
+	const sec = int64(time.Second)
+	var all strings.Builder
+
+	st := newStory(t, alloc, "A tumbling window is half-open, closes when the watermark reaches its end, and its row carries the last nanosecond.", Options{Size: 10 * time.Second})
+	st.row("b", 1, 0, 0, 0)
+	st.row("a", 2, 9, 0, 0)
+	st.row("a", 3, 10, 0, 0)
+	st.advance(10*sec - 1)
+	st.advance(10 * sec)
+	all.WriteString(st.end())
+
+	st = newStory(t, alloc, "A row is judged by its own partition: behind but in an open window it counts, in a closed one it is late, whatever the pipeline's watermark.", Options{Size: 10 * time.Second})
+	st.row("a", 1, 25, 0, 0)
+	st.row("a", 2, 21, 25, 0)
+	st.row("a", 3, 19, 20, 0)
+	st.row("a", 4, 19, 19, 0)
+	all.WriteString(st.end())
+
+	st = newStory(t, alloc, "A row that is behind counts in the hops that are still open, and is late when none is.", Options{Size: 10 * time.Second, Every: 5 * time.Second})
+	st.row("a", 1, 7, 0, 0)
+	st.row("a", 10, 8, 10, 0)
+	st.row("a", 100, 8, 15, 0)
+	all.WriteString(st.end())
+
+	st = newStory(t, alloc, "A bounded emission goes on where it stopped, also after a restart.", Options{Size: 10 * time.Second, EmitRows: 2})
+	for i, k := range []string{"d", "b", "a", "c", "e"} {
+		st.row(k, int64(i), int64(3*i), 0, 0)
+	}
+	st.advance(20 * sec)
+	st.restart()
+	st.advance(20 * sec)
+	st.restart()
+	all.WriteString(st.end())
+
+	st = newStory(t, alloc, "Windows on append time close by append time.", Options{Size: 10 * time.Second, OnAppend: true})
+	st.row("a", 1, 1000, 2000, 3)
+	st.advance(900 * sec)
+	st.row("a", 2, 5, 2000, 12)
+	st.advance(900 * sec)
+	st.a.ObserveAppend(20 * sec)
+	st.advance(900 * sec)
+	all.WriteString(st.end())
+
+	st = newStory(t, alloc, "A group that cannot leave fails by key and window; the others leave.", Options{Size: 10 * time.Second, Results: failingResults{operators.Columns{3, 4}, "c"}})
+	st.row("a", math.MaxInt64, 1, 0, 0)
+	st.row("a", 1, 2, 0, 0)
+	st.row("b", 7, 2, 0, 0)
+	st.row("c", 7, 2, 0, 0)
+	all.WriteString(st.end())
+
+	golden.Check(t, "testdata/windows.txt", all.String())
+}
+
+func TestOptionsThatNoPlanHasAreRefused(t *testing.T) {
+	ok := Options{Results: operators.Columns{}, Size: time.Second}
+	for name, change := range map[string]func(*Options){
+		"no size": func(o *Options) { o.Size = 0 }, "gaps": func(o *Options) { o.Every = 2 * time.Second },
+		"too many hops": func(o *Options) { o.Every = 1 }, "too long": func(o *Options) { o.Size = maxSize + 1 },
+		"no results": func(o *Options) { o.Results = nil }, "unknown": func(o *Options) { o.Slots = []Slot{{Func: "mode", Arg: operators.Columns{0}}} },
+		"no argument": func(o *Options) { o.Slots = []Slot{{Func: "sum"}} },
+	} {
+		o := ok
+		change(&o)
+		if _, err := NewAggregate(o); !errors.Is(err, ErrOptions) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzRestore(f *testing.F) {
+	sc := &scenario{by: []int{colTag, colList}, size: 20, every: 10, rows: [][]row{{{ts: 5, values: randomValues(rand.New(rand.NewPCG(2, 2)), true)}}}}
+	a, err := NewAggregate(sc.options(nil))
+	if err != nil {
+		f.Fatal(err)
+	}
+	a.Process(makeBatch(memory.DefaultAllocator, rowTypes, sc.rows[0]), &drain{})
+	a.Changes(func(key, value []byte) { f.Add(bytes.Clone(key), bytes.Clone(value)) })
+	f.Fuzz(func(t *testing.T, key, value []byte) {
+		a, err := NewAggregate(sc.options(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		if err := a.Restore(key, value); err != nil && !errors.Is(err, ErrState) {
+			t.Fatalf("untyped error: %v", err)
+		}
+		a.Advance(operators.MaxEventTime, &drain{})
+	})
+}
