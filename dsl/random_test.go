@@ -3,6 +3,7 @@ package dsl_test
 import (
 	"fmt"
 	"math/rand"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,4 +100,79 @@ func TestRandomExpressionsAreRefusedOrTyped(t *testing.T) {
 		t.Errorf("only %d compiled, %d values", compiled, evaluated)
 	}
 	t.Logf("%d compiled, %d values", compiled, evaluated)
+}
+
+// randomStage writes a stage over the columns c1 to c5, which most of them keep.
+func randomStage(r *rand.Rand) string {
+	col := func() string { return "c" + strconv.Itoa(1+r.Intn(5)) }
+	val := func() string {
+		switch r.Intn(5) {
+		case 0:
+			return col() + " + " + col()
+		case 1:
+			return "div(100, " + col() + ")"
+		case 2:
+			return strconv.Itoa(r.Intn(9))
+		case 3:
+			return "(" + col() + " > 3 ? " + col() + " : " + col() + ")"
+		}
+		return col()
+	}
+	switch r.Intn(7) {
+	case 0:
+		return "where " + val() + " > " + val()
+	case 1:
+		return "set " + col() + " = " + val()
+	case 2:
+		return "select c1 = " + val() + ", c2 = " + val() + ", c3 = " + val() + ", c4 = " + val() + ", c5 = " + val()
+	case 3:
+		c := col()
+		return "drop " + c + " |> set " + c + " = c" + strconv.Itoa(1+r.Intn(5))
+	case 4:
+		return "rename x = c1, c1 = c2, c2 = x"
+	case 5:
+		return "key (" + col() + ")"
+	}
+	return "agg c1 = sum(" + val() + "), c2 = count(), c3 = last(" + val() + "), c4 = max(" + val() + ") where " + val() + " > 2 by c5 window tumble(1m) |> set c4 = c4 ?? 0"
+}
+
+// Random pipelines read what they need and nothing else, stage by stage.
+func TestRandomPipelinesReadWhatTheyNeed(t *testing.T) {
+	x := &runner{t: t, r: rand.New(rand.NewSource(4)), programs: map[*plan.Expr]*expr.Program{}}
+	compiled, pruned := 0, 0
+	for n := 0; n < 1200; n++ {
+		var b strings.Builder
+		b.WriteString("topic t { c1: int64, c2: int64, c3: int64, c4: int64, c5: int64, ts: time } with key (c1), time ts\n")
+		b.WriteString("stream s = from t |> " + randomStage(x.r) + "\ntopic o = from s")
+		for k := x.r.Intn(5); k >= 0; k-- {
+			b.WriteString(" |> " + randomStage(x.r))
+		}
+		if x.r.Intn(2) == 0 {
+			b.WriteString(" |> select c" + strconv.Itoa(1+x.r.Intn(5)))
+		}
+		b.WriteString(" with key ()\ntopic p = from s |> where c1 > 1 with key ()\n")
+		x.text = b.String()
+		m, list := compile(x.text)
+		if m == nil {
+			if len(list) == 0 {
+				t.Fatalf("refused without a word:\n%s", x.text)
+			}
+			continue
+		}
+		compiled++
+		for _, p := range m.Pipelines {
+			for _, need := range p.Needed {
+				if !need {
+					pruned++
+				}
+			}
+			for i := 0; i < 5; i++ {
+				x.row(p)
+			}
+		}
+	}
+	if compiled < 300 || pruned < 500 {
+		t.Errorf("%d modules compiled, %d columns were not needed", compiled, pruned)
+	}
+	t.Logf("%d modules compiled, %d columns were not needed, %d values", compiled, pruned, x.ran)
 }

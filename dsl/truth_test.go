@@ -114,106 +114,128 @@ func fits(v scalar.Value, t scalar.Type) bool {
 	return true
 }
 
+// A runner evaluates the expressions of pipelines row by row and holds their types against the values.
+type runner struct {
+	t        testing.TB
+	r        *rand.Rand
+	text     string
+	programs map[*plan.Expr]*expr.Program
+	ran      int
+}
+
+func (x *runner) eval(e *plan.Expr, in row) (scalar.Value, bool) {
+	if x.programs[e] == nil {
+		prog, err := expr.Compile(e)
+		if err != nil {
+			x.t.Fatalf("%q does not compile: %v\n%s", e.Text, err, x.text)
+		}
+		x.programs[e] = prog
+	}
+	v, code := x.programs[e].Eval(in)
+	if code != scalar.CodeNone {
+		return v, false
+	}
+	x.ran++
+	if v.Kind != missing && !fits(v, e.Type) {
+		x.t.Fatalf("%q gives %+v, which is no %s\nrow %+v\n%s", e.Text, v, e.Type, in, x.text)
+	}
+	return v, true
+}
+
+// row sends one random row through the stages of p.
+func (x *runner) row(p *plan.Pipeline) {
+	in := make(row, len(p.Source.Schema.Columns))
+	for i, c := range p.Source.Schema.Columns {
+		in[i] = random(x.r, c.Type)
+		if !p.Needed[i] {
+			in[i] = scalar.Value{Kind: missing}
+		}
+	}
+	if e := p.Source.Time.Expr; e != nil {
+		x.eval(e, in)
+	}
+	for i := range p.Stages {
+		st := &p.Stages[i]
+		ok := true
+		switch st.Kind {
+		case plan.StageFilter:
+			v, good := x.eval(st.Filter, in)
+			ok = good && v.Bool()
+		case plan.StageProject:
+			in, ok = x.all(st.Project, in)
+		case plan.StageAggregate:
+			in, ok = x.aggregate(st.Agg, in)
+		}
+		if !ok {
+			return
+		}
+		if len(in) != len(st.Out.Columns) {
+			x.t.Fatalf("stage %d of %s has %d columns, %d are announced\n%s", i, p.Name, len(in), len(st.Out.Columns), x.text)
+		}
+		for j, c := range st.Out.Columns {
+			if in[j].Kind != missing && !fits(in[j], c.Type) {
+				x.t.Fatalf("column %s after stage %d of %s is %+v, which is no %s\n%s", c.Name, i, p.Name, in[j], c.Type, x.text)
+			}
+		}
+	}
+	for j, c := range p.Output.Schema.Columns {
+		if in[j].Kind == missing {
+			x.t.Fatalf("column %s of %s is written and was never read\n%s", c.Name, p.Name, x.text)
+		}
+	}
+}
+
+func (x *runner) all(list []plan.NamedExpr, in row) (row, bool) {
+	out := make(row, len(list))
+	for j, n := range list {
+		v, ok := x.eval(n.Expr, in)
+		if !ok {
+			return nil, false
+		}
+		out[j] = v
+	}
+	return out, true
+}
+
+// aggregate makes a row of results from random slots.
+func (x *runner) aggregate(a *plan.Aggregate, in row) (row, bool) {
+	out, ok := x.all(a.By, in)
+	if !ok {
+		return nil, false
+	}
+	out = append(out, scalar.Time(0), scalar.Time(60_000_000_000))
+	by := len(out)
+	for _, s := range a.Slots {
+		counted := true
+		if s.Filter != nil {
+			v, ok := x.eval(s.Filter, in)
+			counted = ok && v.Bool()
+		}
+		if s.Arg != nil && counted {
+			x.eval(s.Arg, in)
+		}
+		out = append(out, random(x.r, s.Type))
+	}
+	results, ok := x.all(a.Results, out)
+	return append(out[:by:by], results...), ok
+}
+
 // Every expression of every golden plan runs on rows of its schema, and gives what its type says.
 func TestTypesTellTheTruth(t *testing.T) {
-	r := rand.New(rand.NewSource(2))
-	ran := 0
+	x := &runner{t: t, r: rand.New(rand.NewSource(2)), programs: map[*plan.Expr]*expr.Program{}}
 	for _, text := range seeds(t) {
 		m, _ := compile(text)
 		if m == nil {
 			continue
 		}
+		x.text = text
 		for _, p := range m.Pipelines {
-			programs := map[*plan.Expr]*expr.Program{}
-			eval := func(e *plan.Expr, in row) (scalar.Value, bool) {
-				if programs[e] == nil {
-					prog, err := expr.Compile(e)
-					if err != nil {
-						t.Fatalf("%q of %s does not compile: %v\n%s", e.Text, p.Name, err, text)
-					}
-					programs[e] = prog
-				}
-				v, code := programs[e].Eval(in)
-				if code != scalar.CodeNone {
-					return v, false
-				}
-				ran++
-				if !fits(v, e.Type) {
-					t.Fatalf("%q of %s gives %+v, which is no %s\nrow %+v\n%s", e.Text, p.Name, v, e.Type, in, text)
-				}
-				return v, true
-			}
-		rows:
 			for n := 0; n < 40; n++ {
-				in := make(row, len(p.Source.Schema.Columns))
-				for i, c := range p.Source.Schema.Columns {
-					in[i] = random(r, c.Type)
-					if !p.Needed[i] {
-						in[i] = scalar.Value{Kind: missing}
-					}
-				}
-				if e := p.Source.Time.Expr; e != nil {
-					eval(e, in)
-				}
-				for i := range p.Stages {
-					st := &p.Stages[i]
-					switch st.Kind {
-					case plan.StageFilter:
-						if v, ok := eval(st.Filter, in); !ok || !v.Bool() {
-							continue rows
-						}
-					case plan.StageProject:
-						out := make(row, len(st.Project))
-						for j, x := range st.Project {
-							v, ok := eval(x.Expr, in)
-							if !ok {
-								continue rows
-							}
-							out[j] = v
-						}
-						in = out
-					case plan.StageAggregate:
-						var out row
-						for _, b := range st.Agg.By {
-							v, ok := eval(b.Expr, in)
-							if !ok {
-								continue rows
-							}
-							out = append(out, v)
-						}
-						out = append(out, scalar.Time(0), scalar.Time(60_000_000_000))
-						for _, s := range st.Agg.Slots {
-							if s.Filter != nil {
-								if v, ok := eval(s.Filter, in); !ok || !v.Bool() {
-									out = append(out, random(r, s.Type))
-									continue
-								}
-							}
-							if s.Arg != nil {
-								eval(s.Arg, in)
-							}
-							out = append(out, random(r, s.Type))
-						}
-						res := append(row(nil), out[:len(st.Agg.By)+2]...)
-						for _, x := range st.Agg.Results {
-							v, ok := eval(x.Expr, out)
-							if !ok {
-								continue rows
-							}
-							res = append(res, v)
-						}
-						in = res
-					}
-					for j, c := range st.Out.Columns {
-						if in[j].Kind != missing && !fits(in[j], c.Type) {
-							t.Fatalf("column %s after stage %d of %s is %+v, which is no %s\n%s", c.Name, i, p.Name, in[j], c.Type, text)
-						}
-					}
-				}
+				x.row(p)
 			}
 		}
 	}
-	if ran < 10_000 {
-		t.Errorf("only %d expressions ran", ran)
+	if x.ran < 10_000 {
+		t.Errorf("only %d expressions ran", x.ran)
 	}
 }
