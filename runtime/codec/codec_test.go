@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -575,4 +576,68 @@ func BenchmarkEncode(b *testing.B) {
 			}
 		})
 	}
+}
+
+func TestEncodingAllocatesNothingPerRow(t *testing.T) {
+	topic, _, batch := wide()
+	d, err := NewDecoder(topic, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Append(0, 0, batch, 0); err != nil {
+		t.Fatal(err)
+	}
+	rows, _ := d.Flush()
+	for _, f := range []plan.Format{plan.FormatJSON, plan.FormatCSV} {
+		topic.Format = f
+		e, err := NewEncoder(topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst := make([]byte, 0, 1024)
+		i := 0
+		if n := testing.AllocsPerRun(100, func() {
+			dst, _ = e.Encode(dst[:0], rows, i)
+			i++
+		}); n != 0 {
+			t.Errorf("format %d: %v allocations a row", f, n)
+		}
+	}
+}
+
+func TestUnusableTopicsAreRefused(t *testing.T) {
+	for name, topic := range map[string]*plan.Topic{
+		"layout": {Format: plan.FormatJSON, Schema: plan.Schema{Columns: []plan.Column{timeColumn("t", "qqqq", "")}}},
+		"zone":   {Format: plan.FormatCSV, Schema: plan.Schema{Columns: []plan.Column{timeColumn("t", "yyyy", "Mars/Olympus")}}},
+		"type":   {Format: plan.FormatJSON, Schema: plan.Schema{Columns: []plan.Column{{Name: "x"}}}},
+		"format": {Format: 99},
+		"map":    {Format: plan.FormatJSON, Schema: plan.Schema{Columns: []plan.Column{col("m", scalar.MapType(scalar.ListType(scalar.TypeInt64), scalar.TypeInt64))}}},
+		"raw":    {Format: plan.FormatRaw, Schema: plan.Schema{Columns: []plan.Column{col("x", scalar.TypeInt64)}}},
+	} {
+		if _, err := NewDecoder(topic, nil, nil); !errors.Is(err, ErrTopic) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := NewDecoder(&plan.Topic{}, []bool{true}, nil); !errors.Is(err, ErrTopic) {
+		t.Errorf("marks: %v", err)
+	}
+}
+
+func TestBrokenBatchesAreErrorsAndLeaveTheRowsBefore(t *testing.T) {
+	topic, _, batch := wide()
+	d, err := NewDecoder(topic, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Append(0, 0, batch, 4000); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Append(4096, 0, batch[:100], 0); err == nil {
+		t.Error("a cut batch is no error")
+	}
+	rows, _ := d.Flush()
+	if rows.Rows != 96 || rows.Offsets[0] != 4000 {
+		t.Errorf("%d rows from %d", rows.Rows, rows.Offsets[0])
+	}
+	rows.Release()
 }
