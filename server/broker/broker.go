@@ -435,3 +435,9 @@ func (b *Broker) ProducerID(ctx context.Context) (int64, error) {
 
 // markTimeMark is what EndTopic appends: event time has come to its end.
 func markTimeMark(now time.Time) []byte { return record.TimeMark(math.MaxInt64, now.UnixMilli()) }
+
+// StorePartition finds a stored partition by topic id, nil if it is not open. For what provides views.
+func (b *Broker) StorePartition(topic log.TopicID, index int32) *log.Partition {
+	p, _ := b.store.Partition(log.PartitionID{Topic: topic, Index: index})
+	return p
+}

@@ -54,9 +54,11 @@ func errorCode(err error) int16 {
 	if isNil(err) {
 		return 0
 	}
-	var k *kerr.Error
-	if errors.As(err, &k) {
-		return k.Code
+	switch {
+	case errors.Is(err, broker.ErrFencedEpoch):
+		return kerr.FencedLeaderEpoch.Code
+	case errors.Is(err, broker.ErrUnknownEpoch):
+		return kerr.UnknownLeaderEpoch.Code
 	}
 	if k := wireCodes[broker.AsError(err).Code]; k != nil {
 		return k.Code
