@@ -228,6 +228,8 @@ func (w *walk) resolveError(n ast.Node, name string, at span, nodes []ast.Node, 
 	switch {
 	case re.Suggestion != "":
 		f.fix("%s", re.Suggestion)
+	case re.Arg >= 0 && re.Arg < len(list) && list[re.Arg].e.Op == plan.ExprConst:
+		f.fix("write another constant")
 	case re.Arg >= 0 && re.Arg < len(list) && list[re.Arg].typ().Kind == scalar.KindString:
 		f.fix("cast it: `int(%s)`, `float(%s)` or `dec(%s, 18, 2)`", w.c.src.slice(at), w.c.src.slice(at), w.c.src.slice(at))
 	case re.Arg >= 0:

@@ -34,6 +34,9 @@ func (w *walk) member(n *ast.MemberNode, s *scope) typed {
 			return w.metadata(n, s)
 		}
 	}
+	if !bracket && w.qualified(n, s) {
+		return failed
+	}
 	base := w.check(n.Node, s)
 	if bracket {
 		idx := w.check(n.Property, s)
@@ -51,6 +54,26 @@ func (w *walk) member(n *ast.MemberNode, s *scope) typed {
 		return failed
 	}
 	return w.field(n, base, p, s)
+}
+
+// qualified reports `t.id`, a column with the name of its topic.
+func (w *walk) qualified(n *ast.MemberNode, s *scope) bool {
+	id, ok := n.Node.(*ast.IdentifierNode)
+	p, ok2 := n.Property.(*ast.StringNode)
+	if !ok || !ok2 || s.pure || s.agg != nil || columnIndex(s.cols, id.Value) >= 0 || columnIndex(s.cols, p.Value) < 0 {
+		return false
+	}
+	for v := s.vars; v != nil; v = v.next {
+		if v.name == id.Value {
+			return false
+		}
+	}
+	if sym := w.c.symbols[id.Value]; sym == nil || !sym.kind.readable() {
+		return false
+	}
+	w.err("E0104", n, "columns are written without the name of their %s", w.c.symbols[id.Value].kind).
+		because("a pipeline reads one stream of rows").replace(w.c.nodeSpan(n), p.Value)
+	return true
 }
 
 // isMeta says whether `record` means the metadata: no column or variable hides it.
@@ -148,7 +171,11 @@ func (w *walk) field(n *ast.MemberNode, base typed, p *ast.StringNode, s *scope)
 			dot := w.dotBefore(ps.start)
 			f := w.c.err("E0117", w.c.nodeSpan(n), "`%s` may be nil, so it may have no field `%s`", w.text(n.Node), p.Value).
 				because("its type is nullable")
-			f.fix("`%s?.%s`, or keep only the rows that have it: `|> where %s != nil`", w.text(n.Node), p.Value, w.text(n.Node))
+			if base.path != "" {
+				f.fix("`%s?.%s`, or keep only the rows that have it: `|> where %s != nil`", w.text(n.Node), p.Value, w.text(n.Node))
+			} else {
+				f.fix("`%s?.%s`", w.text(n.Node), p.Value)
+			}
 			if dot >= 0 {
 				f.replace(span{dot, dot + 1}, "?.")
 			}

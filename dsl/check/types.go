@@ -1,10 +1,8 @@
 package check
 
 import (
-	"fmt"
 	"sort"
 	"strings"
-	"time"
 
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/dsl/syntax"
@@ -219,39 +217,10 @@ func (c *checker) timeSpelling(t *syntax.TypeExpr, at span, col *plan.Column) bo
 
 // badLayout says what is wrong with a layout of letters, or "".
 func badLayout(layout string) string {
-	seen := map[byte]bool{}
-	for i := 0; i < len(layout); {
-		ch := layout[i]
-		if ch == '\'' { // quoted text
-			j := strings.IndexByte(layout[i+1:], '\'')
-			if j < 0 {
-				return "a quote is not closed"
-			}
-			i += j + 2
-			continue
-		}
-		j := i
-		for j < len(layout) && layout[j] == ch {
-			j++
-		}
-		n := j - i
-		i = j
-		if !(ch >= 'a' && ch <= 'z' || ch >= 'A' && ch <= 'Z') || ch == 'T' || ch == 'Z' {
-			continue
-		}
-		okLen := map[byte]func(int) bool{
-			'y': func(n int) bool { return n == 4 || n == 2 },
-			'M': func(n int) bool { return n == 1 || n == 2 }, 'd': func(n int) bool { return n == 1 || n == 2 },
-			'H': func(n int) bool { return n == 1 || n == 2 }, 'm': func(n int) bool { return n == 1 || n == 2 },
-			's': func(n int) bool { return n == 1 || n == 2 }, 'S': func(n int) bool { return n >= 1 && n <= 9 },
-			'X': func(n int) bool { return n <= 3 }, 'x': func(n int) bool { return n <= 3 },
-		}[ch]
-		if okLen == nil || !okLen(n) {
-			return fmt.Sprintf("`%s` is not a part of a time", strings.Repeat(string(ch), n))
-		}
-		seen[ch] = true
+	if _, err := scalar.ParseLayout(layout); err != nil {
+		return err.Error()
 	}
-	if !seen['y'] {
+	if !strings.Contains(layout, "yy") {
 		return "it has no year"
 	}
 	return ""
@@ -409,11 +378,8 @@ func memberColumns(t scalar.Type) []plan.Column {
 	return out
 }
 
-// zoneKnown says whether the zone database has the name.
+// zoneKnown says whether the zone database that is built in has the name.
 func zoneKnown(name string) bool {
-	if name == "" || name == "Local" {
-		return false
-	}
-	_, err := time.LoadLocation(name)
-	return err == nil
+	_, err := scalar.Zone(name)
+	return name != "" && err == nil
 }
