@@ -348,3 +348,74 @@ func TestApplySkipsWhatItHasApplied(t *testing.T) {
 		t.Fatalf("%v %v", r, s.Err())
 	}
 }
+
+func producerUnit(id PartitionID, producer int64, epoch int16, seq int32) *Unit {
+	b := record.NewBuilder()
+	b.SetProducer(producer, epoch, seq)
+	b.Append(5, nil, []byte("v"), nil)
+	u := new(Unit)
+	u.Append(id, b.Finish())
+	return u
+}
+
+func TestTheProducerSilentLongestIsForgottenAlsoAfterARestart(t *testing.T) {
+	mem := fsx.NewMem()
+	o := testOptions(Options{FS: mem})
+	o.maxProducers = 3
+	s, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := PartitionID{TopicID{1}, 0}
+	feed(t, s, openUnit(keepAll, id))
+	for producer := range int64(3) {
+		feed(t, s, producerUnit(id, producer, 0, 0))
+	}
+	feed(t, s, producerUnit(id, 0, 0, 1))
+	if _, err := s.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openTest(t, o)
+	feed(t, s, producerUnit(id, 3, 0, 0)) // pushes producer 1 out
+	if r := feed(t, s, producerUnit(id, 0, 0, 1)); !r[0].Duplicate || r[0].Offsets[0] != 3 {
+		t.Fatalf("%+v", r)
+	}
+	index, _ := s.Applied()
+	r := s.Apply(index+1, 1, EncodeEntry(nil, 1, []*Unit{producerUnit(id, 1, 0, 1), producerUnit(id, 2, 0, 1)}))
+	if !errors.Is(r[0].Err, ErrUnknownProducer) || !errors.Is(r[0].Err, ErrSequence) || r[1].Err != nil {
+		t.Fatalf("%+v", r)
+	}
+}
+
+func TestBatchesOfOneProducerInAUnitFollowEachOther(t *testing.T) {
+	s := openTest(t, Options{})
+	id := PartitionID{TopicID{1}, 0}
+	feed(t, s, openUnit(keepAll, id))
+	both := func(a, b *Unit) *Unit {
+		u := new(Unit)
+		for _, x := range []*Unit{a, b} {
+			e, _ := DecodeEntry(EncodeEntry(nil, 0, []*Unit{x}))
+			for _, v := range e.Units() {
+				for op := range v.Ops() {
+					u.Append(op.Append())
+				}
+			}
+		}
+		return u
+	}
+	if r := feed(t, s, both(producerUnit(id, 1, 0, 0), producerUnit(id, 1, 0, 1))); r[0].Offsets[1] != 1 {
+		t.Fatalf("%+v", r)
+	}
+	p, _ := s.Partition(id)
+	r := s.Apply(9, 1, EncodeEntry(nil, 1, []*Unit{both(producerUnit(id, 1, 0, 2), producerUnit(id, 1, 0, 4))}))
+	if !errors.Is(r[0].Err, ErrSequence) || p.LogEnd() != 2 || p.producers[1].lastSequence() != 1 {
+		t.Fatalf("a rejected unit left something: %+v, log end %d", r, p.LogEnd())
+	}
+	// Sequences wrap after the largest int32.
+	if got := addSequence(1<<31-1, 1); got != 0 {
+		t.Fatal(got)
+	}
+}
