@@ -28,6 +28,15 @@ type Evaluator interface {
 	Eval(b *Batch, sel []int32) (*Result, error)
 }
 
+// A Selector is an Evaluator that can say where its first expression, a bool, is true without making a
+// column of it. vector.Program is one.
+type Selector interface {
+	Evaluator
+	// Select appends to dst the rows of sel (ascending; nil: all rows) that are true and did not fail,
+	// ascending, and gives the errors as Eval does. Null counts as false.
+	Select(b *Batch, sel, dst []int32) ([]int32, []RowError, error)
+}
+
 // Columns is the Evaluator of bare column references: it shares the columns of the batch.
 type Columns []int
 

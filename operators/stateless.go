@@ -62,12 +62,10 @@ func (f *Filter) Process(b *Batch, out Emitter) {
 	if b.Rows == 0 {
 		return
 	}
-	r := mustEval(f.cond, b, nil)
-	defer r.Release()
-	fail(b, r.Errors, &f.Counters, out)
-	f.sel = selectTrue(f.sel[:0], r.Columns[0].(*array.Boolean), r.Errors)
+	errs := f.selectRows(b)
+	fail(b, errs, &f.Counters, out)
 	f.Out.Add(int64(len(f.sel)))
-	f.Filtered.Add(int64(b.Rows - len(f.sel) - len(r.Errors)))
+	f.Filtered.Add(int64(b.Rows - len(f.sel) - len(errs)))
 	switch len(f.sel) {
 	case 0:
 	case b.Rows:
@@ -76,6 +74,22 @@ func (f *Filter) Process(b *Batch, out Emitter) {
 	default:
 		out.Emit(b.Select(f.alloc, f.sel))
 	}
+}
+
+// selectRows sets f.sel to the rows that are true.
+func (f *Filter) selectRows(b *Batch) []RowError {
+	if s, ok := f.cond.(Selector); ok {
+		sel, errs, err := s.Select(b, nil, f.sel[:0])
+		if err != nil {
+			panic("operators: select: " + err.Error())
+		}
+		f.sel = sel
+		return errs
+	}
+	r := mustEval(f.cond, b, nil)
+	defer r.Release()
+	f.sel = selectTrue(f.sel[:0], r.Columns[0].(*array.Boolean), r.Errors)
+	return r.Errors
 }
 
 // Advance implements Operator.

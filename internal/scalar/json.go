@@ -214,7 +214,7 @@ func (p *jsonScanner) number() (string, bool) {
 	return p.s[start:p.i], true
 }
 
-// str reads a string that begins at the quote.
+// str reads a string that begins at the quote. It must be UTF-8.
 func (p *jsonScanner) str() (string, bool) {
 	p.i++
 	start := p.i
@@ -222,7 +222,8 @@ func (p *jsonScanner) str() (string, bool) {
 		switch c := p.s[p.i]; {
 		case c == '"':
 			p.i++
-			return p.s[start : p.i-1], true
+			s := p.s[start : p.i-1]
+			return s, utf8.ValidString(s)
 		case c == '\\':
 			return p.escaped(start)
 		case c < 0x20:
@@ -240,7 +241,7 @@ func (p *jsonScanner) escaped(start int) (string, bool) {
 		p.i++
 		switch {
 		case c == '"':
-			return string(b), true
+			return string(b), utf8.Valid(b)
 		case c < 0x20:
 			return "", false
 		case c != '\\':

@@ -276,6 +276,9 @@ func resolveFmt(name string, args []Arg) (*Func, error) {
 		return nil, err
 	}
 	if fn.Args[0].Kind == KindDate {
+		if len(args) > 2 {
+			return nil, fail(name, 2, "a date has no zone", "leave the zone out")
+		}
 		fn.Eval = func(v []Value) (Value, Code) {
 			// A date may lie where no time in nanoseconds reaches; write it from its days.
 			return String(string(l.appendAt(nil, v[0].I*86400, 0, 0))), CodeNone

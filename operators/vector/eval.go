@@ -3,6 +3,7 @@ package vector
 import (
 	"fmt"
 
+	"github.com/apache/arrow/go/v15/arrow"
 	"github.com/apache/arrow/go/v15/arrow/array"
 
 	"github.com/headrace/headrace/internal/scalar"
@@ -80,7 +81,10 @@ func (n *node) fillTo(rows int) {
 }
 
 func (p *Program) column(n *node) {
-	arr := p.batch.Columns[n.column]
+	var arr arrow.Array
+	if n.column < len(p.batch.Columns) {
+		arr = p.batch.Columns[n.column]
+	}
 	if arr == nil {
 		p.loadErr = fmt.Errorf("vector: column %d is needed and was not given", n.column)
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/headrace/headrace/operators"
 )
 
-// A Program computes the expressions of one stage. It implements operators.Evaluator.
+// A Program computes the expressions of one stage. It implements operators.Selector.
 type Program struct {
 	alloc memory.Allocator
 	input []scalar.Type
@@ -54,7 +54,7 @@ func NewProgram(alloc memory.Allocator, exprs []*Expr, input []scalar.Type) (*Pr
 	return p, nil
 }
 
-var _ operators.Evaluator = (*Program)(nil)
+var _ operators.Selector = (*Program)(nil)
 
 // Types are the types of the columns that Eval makes.
 func (p *Program) Types() []scalar.Type {

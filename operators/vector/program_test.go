@@ -175,9 +175,10 @@ func TestAColumnThatDoesNotFitIsAnError(t *testing.T) {
 	wrong := batchOf(alloc, []scalar.Type{scalar.TypeString, scalar.TypeInt64}, []scalar.Value{scalar.String("1"), scalar.Int(2)})
 	missing := batchOf(alloc, two, []scalar.Value{scalar.Int(1), scalar.Int(2)})
 	missing.Columns[1] = nil
+	narrow := batchOf(alloc, two[:1], []scalar.Value{scalar.Int(1)})
 	short := batchOf(alloc, two, []scalar.Value{scalar.Int(1), scalar.Int(2)})
 	short.Rows = 2
-	for name, b := range map[string]*operators.Batch{"wrong": wrong, "missing": missing, "short": short} {
+	for name, b := range map[string]*operators.Batch{"wrong": wrong, "missing": missing, "narrow": narrow, "short": short} {
 		if _, err := p.Eval(b, nil); err == nil {
 			t.Errorf("%s: no error", name)
 		}
