@@ -74,9 +74,10 @@ func (c *checker) resolveFlow(s *symbol, from *syntax.Name) *flow {
 	var p *syntax.Pipeline
 	var opts []syntax.Option
 	var kind sink
+	table := false
 	switch d := s.stmt.(type) {
 	case *syntax.TopicDecl:
-		p, opts, kind = d.Pipeline, d.Options, sinkDerived
+		p, opts, kind, table = d.Pipeline, d.Options, sinkDerived, d.Table
 		c.claim(s, d.As)
 	case *syntax.ViewDecl:
 		p, opts, kind = d.Pipeline, d.Options, sinkView
@@ -87,7 +88,7 @@ func (c *checker) resolveFlow(s *symbol, from *syntax.Name) *flow {
 	f := c.flowOf(p, s.kind == symView)
 	s.flow = f
 	if kind != 0 {
-		s.topic = c.sinkTopic(s, f, c.checkOptions(opts, kind))
+		s.topic = c.sinkTopic(s, f, c.checkOptions(opts, kind, table))
 	}
 	s.state = done
 	return f

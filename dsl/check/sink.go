@@ -22,7 +22,7 @@ func (c *checker) notForView(at span, what string) {
 // sinkTopic is what readers of a derived topic or view see; it settles the key and judges the emission.
 func (c *checker) sinkTopic(s *symbol, f *flow, o options) *plan.Topic {
 	s.opts = o
-	if f.emit != nil && s.kind == symDerived {
+	if d, ok := s.stmt.(*syntax.TopicDecl); ok && f.emit != nil && !d.Table {
 		c.emitNotForTopic(f.emit, f.emitAt)
 	}
 	if f.unknown || f.source == nil {

@@ -67,7 +67,7 @@ type options struct {
 
 // checkOptions judges the options of one statement; `time` is left to declareTopic, which knows the
 // columns.
-func (c *checker) checkOptions(list []syntax.Option, kind sink) options {
+func (c *checker) checkOptions(list []syntax.Option, kind sink, table bool) options {
 	o := options{given: map[string]*syntax.Option{}, format: plan.FormatJSON}
 	for i := range list {
 		opt := &list[i]
@@ -127,7 +127,9 @@ func (c *checker) checkOptions(list []syntax.Option, kind sink) options {
 				o.errors = side
 			}
 		case "emit":
-			c.sinkEmit(opt)
+			if !table {
+				c.sinkEmit(opt)
+			}
 		}
 	}
 	return o
@@ -347,7 +349,7 @@ func (c *checker) declareTopic(s *symbol) {
 			because("the work for a row must be bounded").fix("leave out fields that are not read")
 		cols, ok = cols[:maxColumns], false
 	}
-	o := c.checkOptions(d.Options, sinkDeclared)
+	o := c.checkOptions(d.Options, sinkDeclared, d.Table)
 	t := &plan.Topic{
 		Ident: s.name, Name: c.kafkaName(s), Schema: plan.Schema{Columns: cols},
 		Format: o.format, Partitions: o.partitions, Retain: o.retain,
