@@ -88,7 +88,7 @@ func (c *checker) resolveFlow(s *symbol, from *syntax.Name) *flow {
 	f := c.flowOf(p, s.kind == symView)
 	s.flow = f
 	if kind != 0 {
-		s.topic = c.sinkTopic(s, f, c.checkOptions(opts, kind, table))
+		s.topic = c.sinkTopic(s, f, c.checkOptions(opts, kind, s.name, table))
 	}
 	s.state = done
 	return f

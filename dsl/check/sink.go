@@ -23,7 +23,7 @@ func (c *checker) notForView(at span, what string) {
 func (c *checker) sinkTopic(s *symbol, f *flow, o options) *plan.Topic {
 	s.opts = o
 	if d, ok := s.stmt.(*syntax.TopicDecl); ok && f.emit != nil && !d.Table {
-		c.emitNotForTopic(f.emit, f.emitAt)
+		c.emitNotForTopic(f.emit, f.emitAt, s.name)
 	}
 	if f.unknown || f.source == nil {
 		return nil
