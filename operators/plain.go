@@ -17,11 +17,13 @@ func Plain(alloc memory.Allocator, arr arrow.Array) arrow.Array {
 	sel := make([]int32, d.Len())
 	var nulls []int
 	for i := range sel {
-		if d.IsNull(i) {
+		// The code of a row that was not evaluated may be anything.
+		code := d.GetValueIndex(i)
+		if d.IsNull(i) || uint(code) >= uint(d.Dictionary().Len()) {
 			nulls = append(nulls, i)
 			continue
 		}
-		sel[i] = int32(d.GetValueIndex(i))
+		sel[i] = int32(code)
 	}
 	if len(nulls) == 0 {
 		return Gather(alloc, d.Dictionary(), sel)
