@@ -86,10 +86,57 @@ func (w *writer) checkpointAt(at point) error {
 	return nil
 }
 
-// sweepMixed copies what is still needed out of mixed files that are mostly garbage. The copies are synced
-// before a row points to them, so recovery never has to know of them.
+// sweepMixed copies what is still needed out of mixed files that are mostly garbage, and makes one run of
+// those of partitions that have many. The copies are synced before a row points to them, so recovery never
+// has to know of them.
 func (w *writer) sweepMixed() error {
 	s := w.s
+	victims := w.mixedVictims()
+	var parts []*Partition
+	for _, id := range s.Partitions() {
+		p, ok := s.Partition(id)
+		if l := p.layoutOrNil(ok); l != nil && l.mixRuns > 0 && (len(victims) > 0 || l.mixRuns > s.opts.mergeRuns) {
+			parts = append(parts, p)
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	w.newMix, w.layouts = map[uint64]mixedFile{}, w.layouts[:0]
+	w.mixNow, w.mixBuf, w.mixPos = w.mixedNow+1, w.mixBuf[:0], 0
+	w.batch = s.db.NewBatch()
+	defer func() { _ = w.batch.Close() }()
+	for _, p := range parts {
+		err := w.sweepPartition(p, victims)
+		if errors.Is(err, ErrCorrupt) {
+			// What has rotted stays where it is: readers name it.
+			s.opts.Logger.Error("mixed segment not swept", "partition", p.id.String(), "err", err)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("sweep mixed segment: partition %s: %w", p.id, err)
+		}
+	}
+	if err := w.flushMixed(); err != nil {
+		return err
+	}
+	if len(w.newMix) == 0 {
+		return nil
+	}
+	if err := w.dirty.sync(); err != nil {
+		return err
+	}
+	w.set([]byte{rowApplied}, appliedRow{s.written.Load(), w.term, w.now, w.clock, w.mixNow}.encode())
+	w.mixedRows()
+	if err := s.db.Apply(w.batch, pebble.NoSync); err != nil {
+		return fmt.Errorf("pebble: %w", err)
+	}
+	w.publish()
+	return nil
+}
+
+// mixedVictims returns the mixed files that are not worth their space, if all of them together waste enough.
+func (w *writer) mixedVictims() map[uint64]bool {
 	var size, live int64
 	victims := map[uint64]bool{}
 	for n, m := range w.mixed {
@@ -101,78 +148,94 @@ func (w *writer) sweepMixed() error {
 			victims[n] = true
 		}
 	}
-	if len(victims) == 0 || size-live < max(live, s.opts.SegmentBytes/4) {
+	if size-live < max(live, w.s.opts.SegmentBytes/4) {
 		return nil
 	}
-	w.newMix = map[uint64]mixedFile{}
-	w.mixNow, w.mixBuf, w.mixPos = w.mixedNow+1, w.mixBuf[:0], 0
-	m := mixedFile{}
-	b := s.db.NewBatch()
-	defer func() { _ = b.Close() }()
-	for _, id := range s.Partitions() {
-		p, ok := s.Partition(id)
-		l := p.layoutOrNil(ok)
-		if l == nil || l.mixRuns == 0 {
-			continue
-		}
-		err := w.eachRun(id, l.mixStart, func(base int64, file uint64, h segment.Head, block []byte) (bool, error) {
-			if !victims[file] {
-				return true, nil
-			}
-			got, again, err := s.readRun(p, file, block, 0, int(h.Bytes), nil)
-			if err != nil || again {
-				return false, errors.Join(err, errIf(again, "mixed file is missing"))
-			}
-			seed := segment.Seed{Topic: id.Topic, Partition: id.Index, Segment: segment.MixedSegment(w.mixNow)}
-			link := uint32(0)
-			for i := range got.refs {
-				n := len(w.mixBuf)
-				w.mixBuf = got.out[i].AppendTo(w.mixBuf)
-				link = seed.Link(link, w.mixBuf[n:])
-				got.refs[i].Pos, got.refs[i].Link = m.size, link
-				m.size += int64(got.refs[i].Size)
-			}
-			_ = b.Set(offsetKey(rowMixed, id, base), encodeMixed(w.mixNow, segment.AppendBlock(nil, got.refs, 0)), nil)
-			m.live += h.Bytes
-			old := w.mixFile(file)
-			old.live -= h.Bytes
-			w.newMix[file] = old
-			if len(w.mixBuf) >= chunkBytes {
-				return true, w.flushMixed()
-			}
+	return victims
+}
+
+// sweptRun is a run to copy: with its row's key and its bytes.
+type sweptRun struct {
+	runBatches
+	base int64
+	file uint64
+	size int64
+}
+
+// sweepPartition copies the runs of a partition that must leave their files. It reads all before it writes
+// any, so that a run that cannot be read leaves the partition as it is.
+func (w *writer) sweepPartition(p *Partition, victims map[uint64]bool) error {
+	l := *p.layout.Load()
+	merge := l.mixRuns > w.s.opts.mergeRuns
+	var runs []sweptRun
+	err := w.eachRun(p.id, l.mixStart, func(base int64, file uint64, h segment.Head, block []byte) (bool, error) {
+		if !merge && !victims[file] {
 			return true, nil
-		})
-		if err != nil {
-			return fmt.Errorf("sweep mixed segment: partition %s: %w", id, err)
 		}
-	}
-	if err := w.flushMixed(); err != nil {
+		got, again, err := w.s.readRun(p, file, block, 0, int(h.Bytes), nil)
+		runs = append(runs, sweptRun{got, base, file, h.Bytes})
+		return true, errors.Join(err, errIf(again, "mixed file is missing"))
+	})
+	if err != nil {
 		return err
 	}
-	if err := w.dirty.sync(); err != nil {
-		return err
-	}
-	w.newMix[w.mixNow] = m
-	next := appliedRow{s.written.Load(), w.term, w.now, w.clock, w.mixNow}
-	_ = b.Set([]byte{rowApplied}, next.encode(), nil)
-	for n, f := range w.newMix {
-		if f.live <= 0 && n != w.mixNow {
-			_ = b.Delete(numberKey(rowMixedFile, n), nil)
-		} else {
-			_ = b.Set(numberKey(rowMixedFile, n), f.encode(), nil)
+	var refs []segment.Ref
+	link := uint32(0)
+	m := w.mixFile(w.mixNow)
+	seed := segment.Seed{Topic: p.id.Topic, Partition: p.id.Index, Segment: segment.MixedSegment(w.mixNow)}
+	for i := range runs {
+		r := &runs[i]
+		if !merge {
+			refs, link = nil, 0
+		}
+		for k, ref := range r.refs {
+			n := len(w.mixBuf)
+			w.mixBuf = r.out[k].AppendTo(w.mixBuf)
+			link = seed.Link(link, w.mixBuf[n:])
+			ref.Pos, ref.Link = m.size, link
+			m.size += int64(ref.Size)
+			refs = append(refs, ref)
+		}
+		m.live += r.size
+		old := w.mixFile(r.file)
+		old.live -= r.size
+		w.newMix[r.file] = old
+		if !merge {
+			w.set(offsetKey(rowMixed, p.id, r.base), encodeMixed(w.mixNow, segment.AppendBlock(nil, refs, 0)))
+		} else if i > 0 {
+			w.del(offsetKey(rowMixed, p.id, r.base))
 		}
 	}
-	if err := s.db.Apply(b, pebble.NoSync); err != nil {
-		return fmt.Errorf("pebble: %w", err)
+	if len(runs) > 0 {
+		w.newMix[w.mixNow] = m
 	}
-	for n, f := range w.newMix {
-		w.mixed[n] = f
-		if f.live <= 0 && n != w.mixNow {
-			delete(w.mixed, n)
-			w.mixGone = append(w.mixGone, n)
+	if merge && len(runs) > 0 {
+		w.set(offsetKey(rowMixed, p.id, runs[0].base), encodeMixed(w.mixNow, segment.AppendBlock(nil, refs, 0)))
+		l.mixRuns, l.mixOldest = 1, refs[len(refs)-1].AppendTime
+		if err := w.rewriteMixRow(p, &l); err != nil {
+			return err
 		}
+		w.layouts = append(w.layouts, placedLayout{p, &l})
 	}
-	w.mixedNow = w.mixNow
+	if len(w.mixBuf) >= chunkBytes {
+		return w.flushMixed()
+	}
+	return nil
+}
+
+// rewriteMixRow changes what a partition's row says of its runs and leaves the rest as of the last round.
+func (w *writer) rewriteMixRow(p *Partition, l *layout) error {
+	v, closer, err := w.s.db.Get(partitionKey(rowPartition, p.id))
+	if err != nil {
+		return w.s.kvError(err)
+	}
+	row, err := decodePartition(v)
+	if err = errors.Join(err, closer.Close()); err != nil {
+		return w.s.kvError(err)
+	}
+	row.mixRuns, row.mixOldest = l.mixRuns, l.mixOldest
+	w.row = row.encode(w.row[:0])
+	w.set(partitionKey(rowPartition, p.id), w.row)
 	return nil
 }
 

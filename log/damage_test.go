@@ -336,7 +336,7 @@ func TestAStoreAheadOfItsLogSaysSo(t *testing.T) {
 	}{
 		{"shorter log", fakeLog{1, index - 1, 1}, ErrAheadOfLog},
 		{"other term", fakeLog{1, index + 5, 2}, ErrAheadOfLog},
-		{"empty log", fakeLog{}, ErrAheadOfLog},
+		{"empty log, all of it in the checkpoint", fakeLog{}, nil},
 		{"same", fakeLog{index, index, 1}, nil},
 		{"released up to the applied index", fakeLog{index + 1, index + 1, 1}, nil},
 	} {

@@ -107,6 +107,8 @@ func (s *Store) checkLog(a point) error {
 	}
 	first, last := s.opts.Log.Bounds()
 	switch {
+	case last == 0 && a == *s.w.checkpoint.Load():
+		return nil // nothing is wanted of an empty log
 	case a.index > last:
 		return fmt.Errorf("%w: applied %d, the log ends at %d", ErrAheadOfLog, a.index, last)
 	case a.index+1 < first:

@@ -21,9 +21,12 @@ type layout struct {
 	mixOldest int64 // append time of the last batch of the oldest run, ns
 }
 
-// maxMixedRuns is how many runs a partition leaves in the mixed segment before it gets a file all the same:
-// it bounds the rows of a partition that trickles.
-const maxMixedRuns = 256
+// A partition that trickles leaves many short runs in the mixed segment. A checkpoint makes one of them when
+// they are more than mergeRuns; if none comes, the partition gets a file at maxMixedRuns.
+const (
+	mergeRuns    = 64
+	maxMixedRuns = 4096
+)
 
 // chunkBytes is the size of the writer's writes: 1 MiB writes are several times faster than 4 KiB ones.
 const chunkBytes = 1 << 20
@@ -231,19 +234,7 @@ func (w *writer) carryOut(r *round) error {
 		return fmt.Errorf("pebble: %w", err)
 	}
 
-	for _, x := range w.layouts {
-		x.p.layout.Store(x.l)
-		x.p.setPlaced(x.l.written)
-	}
-	for n, m := range w.newMix {
-		w.mixed[n] = m
-		if m.live <= 0 && n != w.mixNow {
-			delete(w.mixed, n)
-			// Recovery may need it until the segments that its batches have moved to are synced.
-			w.mixGone = append(w.mixGone, n)
-		}
-	}
-	w.mixedNow = w.mixNow
+	w.publish()
 	for id, below := range w.newMove {
 		w.moved[id] = below
 	}
@@ -262,6 +253,23 @@ func (w *writer) carryOut(r *round) error {
 		w.mixBuf = nil
 	}
 	return nil
+}
+
+// publish lets readers see the layouts that Pebble now holds, and keeps the writer's account of mixed files.
+func (w *writer) publish() {
+	for _, x := range w.layouts {
+		x.p.layout.Store(x.l)
+		x.p.setPlaced(x.l.written)
+	}
+	for n, m := range w.newMix {
+		w.mixed[n] = m
+		if m.live <= 0 && n != w.mixNow {
+			delete(w.mixed, n)
+			// Recovery may need it until the segments that its batches have moved to are synced.
+			w.mixGone = append(w.mixGone, n)
+		}
+	}
+	w.mixedNow = w.mixNow
 }
 
 // Batch operations in memory do not fail; Apply reports what is wrong with a batch.
@@ -316,6 +324,12 @@ func (w *writer) rows(r *round) {
 			}
 		}
 	}
+	w.mixedRows()
+	w.set([]byte{rowApplied}, appliedRow{r.index, r.term, r.now, r.clock, w.mixNow}.encode())
+}
+
+// mixedRows adds the rows of the mixed files that have changed.
+func (w *writer) mixedRows() {
 	for n, m := range w.newMix {
 		if m.live <= 0 && n != w.mixNow {
 			w.del(numberKey(rowMixedFile, n))
@@ -323,7 +337,6 @@ func (w *writer) rows(r *round) {
 			w.set(numberKey(rowMixedFile, n), m.encode())
 		}
 	}
-	w.set([]byte{rowApplied}, appliedRow{r.index, r.term, r.now, r.clock, w.mixNow}.encode())
 }
 
 // mixFile returns what this attempt knows of a mixed file.

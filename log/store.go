@@ -59,6 +59,7 @@ type Options struct {
 	Events Events
 
 	maxProducers int // MaxProducers, smaller in tests
+	mergeRuns    int // mergeRuns, smaller in tests
 }
 
 // Events are called by the goroutine that met the event, with no lock held, and must not block.
@@ -96,6 +97,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.maxProducers <= 0 {
 		o.maxProducers = MaxProducers
+	}
+	if o.mergeRuns <= 0 {
+		o.mergeRuns = mergeRuns
 	}
 	return o
 }

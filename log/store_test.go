@@ -46,6 +46,9 @@ func testOptions(o Options) Options {
 	if o.BlockCacheBytes == 0 {
 		o.BlockCacheBytes = 256 << 10
 	}
+	if o.mergeRuns == 0 {
+		o.mergeRuns = 3
+	}
 	o.Manual = true
 	return o
 }
