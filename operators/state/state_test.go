@@ -67,9 +67,18 @@ func TestTableBehavesAsAMapWhoseChangesRebuildIt(t *testing.T) {
 				}
 			}
 		default:
-			p, fresh := table.Upsert(Hash([]byte(k)), []byte(k))
-			if _, had := m.live[k]; fresh == had {
-				t.Fatalf("step %d: fresh %v for %q", step, fresh, k)
+			hash := Hash([]byte(k))
+			var p Pos
+			if r.IntN(2) == 0 {
+				var guess [1]Pos
+				table.Probe([]uint32{0, hash}, []int32{1}, guess[:])
+				p = table.UpsertAt(guess[0], hash, []byte(k))
+			} else {
+				var fresh bool
+				p, fresh = table.Upsert(hash, []byte(k))
+				if _, had := m.live[k]; fresh == had {
+					t.Fatalf("step %d: fresh %v for %q", step, fresh, k)
+				}
 			}
 			table.Cells(p)[1] += uint64(step)
 			m.live[k] += uint64(step)

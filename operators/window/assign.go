@@ -42,7 +42,7 @@ func (a *Aggregate) judge(b *operators.Batch) {
 
 // times are the times by which rows fall into windows.
 func (a *Aggregate) times(b *operators.Batch) []int64 {
-	if a.o.OnAppend {
+	if a.o.OnAppend && b.AppendTime != nil { // rows that were merged before have none
 		return b.AppendTime[:b.Rows]
 	}
 	return b.Time[:b.Rows]

@@ -896,3 +896,53 @@ func FuzzRestore(f *testing.F) {
 		a.Advance(operators.MaxEventTime, &drain{})
 	})
 }
+
+// pipe hands what one aggregate emits to the next.
+type pipe struct {
+	drain
+	to  *Aggregate
+	out operators.Emitter
+}
+
+func (p *pipe) Emit(b *operators.Batch) { p.to.Process(b, p.out) }
+
+func TestAnAggregateFeedsAnother(t *testing.T) {
+	alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
+	defer alloc.AssertSize(t, 0)
+	rows := []row{}
+	for i := range 100 {
+		v := randomValues(rand.New(rand.NewPCG(7, uint64(i))), false)
+		v[colTag] = scalar.String(string(rune('a' + i%3)))
+		rows = append(rows, row{values: v, ts: int64(i) * 1e9, offset: int64(i), behind: operators.MinEventTime})
+	}
+	first, err := NewAggregate(Options{
+		By: operators.Columns{colTag}, ByTypes: []scalar.Type{scalar.TypeString}, ByNames: []string{"tag"},
+		Slots: []Slot{{Func: "count", Type: scalar.TypeInt64}}, Results: operators.Columns{3}, Size: 10 * time.Second, Alloc: alloc,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	col := func(f string, c int, typ scalar.Type) Slot {
+		return Slot{Func: f, Arg: operators.Columns{c}, ArgType: typ, Type: typ.Null()}
+	}
+	second, err := NewAggregate(Options{
+		Slots:   []Slot{col("sum", 3, scalar.TypeInt64), col("first", 0, scalar.TypeString), col("last", 0, scalar.TypeString)},
+		Results: operators.Columns{2, 3, 4}, Size: time.Minute, Alloc: alloc,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{types: []scalar.Type{scalar.TypeTime, scalar.TypeTime, scalar.TypeInt64.Null(), scalar.TypeString.Null(), scalar.TypeString.Null()}}
+	p := &pipe{to: second, out: s}
+	first.Process(makeBatch(alloc, rowTypes, rows), p)
+	for _, w := range []int64{30e9, 60e9, operators.MaxEventTime} {
+		first.Advance(w, p)
+		second.Advance(w, s)
+	}
+	compareLines(t, "row", s.lines, []string{
+		`@59999999999 key=null: "1970-01-01T00:00:00Z" "1970-01-01T00:01:00Z" 60 "a" "c"`,
+		`@119999999999 key=null: "1970-01-01T00:01:00Z" "1970-01-01T00:02:00Z" 40 "a" "c"`,
+	})
+	first.Close()
+	second.Close()
+}

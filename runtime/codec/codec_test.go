@@ -44,6 +44,8 @@ func everything(f plan.Format) *plan.Topic {
 		col("f32", scalar.TypeFloat32.Null()), col("d", scalar.DecimalType(12, 2).Null()), col("big", scalar.DecimalType(38, 0).Null()),
 		col("s", scalar.TypeString.Null()), col("raw", scalar.TypeBytes.Null()), timeColumn("at", "", ""),
 		timeColumn("ms", "ms", ""), timeColumn("local", "yyyy-MM-dd HH:mm:ss", "Asia/Shanghai"), col("took", scalar.TypeDuration.Null()),
+		{Name: "hours", Input: "hours", Type: scalar.MapType(scalar.TypeInt64, scalar.TypeTime).Null(), TimeLayout: "HH:mm"},
+		{Name: "marks", Input: "marks", Type: scalar.ListType(scalar.TypeTime.Null()).Null(), TimeLayout: "us"},
 		col("day", scalar.TypeDate.Null()), col("xs", scalar.ListType(scalar.TypeString).Null()),
 		col("m", scalar.MapType(scalar.TypeString, scalar.TypeInt64.Null()).Null()), inner,
 	}}}
@@ -105,7 +107,7 @@ func TestStoriesOfDecoding(t *testing.T) {
 	tell("Every kind of column, members in any order, unknown ones skipped.", js,
 		`{"id":1,"b":true,"i8":-128,"u8":255,"u64":18446744073709551615,"f":1e-7,"f32":0.1,"d":-12.5,"big":12345678901234567890123456789012345678}`,
 		` { "s" : "a\"\u00e9\ud83d\ude00\n" , "zzz":{"deep":[1,{"x":null}],"y":"\\\""}, "raw":"aGk=", "id" : 2 } `,
-		`{"id":3,"at":"2024-01-02T03:04:05.000000006+01:00","ms":1700000000123,"local":"2024-01-02 08:00:00","took":"1h30m","day":"1969-12-31"}`,
+		`{"id":3,"at":"2024-01-02T03:04:05.000000006+01:00","ms":1700000000123,"local":"2024-01-02 08:00:00","took":"1h30m","day":"1969-12-31","hours":{"2":"10:30","1":"09:00"},"marks":[5,null]}`,
 		`{"id":4,"xs":["a","",  "b"],"m":{"y":2,"x":null,"y":3},"person":{"tags":[1,null],"fullName":"Ann","born":60,"other":1}}`,
 		`{"person":{"fullName":"Bo"},"xs":[],"m":{},"id":5}`)
 	tell("Null and missing are the same; the last of equal names wins.", js,
@@ -120,10 +122,10 @@ func TestStoriesOfDecoding(t *testing.T) {
 		``, `[]`, `{"id":1`, `{"id":1,}`, `{"id" 1}`, `{id:1}`, `{"id":01}`, `{"id":1} x`, `{"id":1,"q":tru}`, `{"id":1,"q":"\x"}`, "{\"id\":1,\"q\":\"a\nb\"}",
 		`{"id":1,"q":1.}`, `{"id":1,"q":[1 2]}`, "{\"id\":1,\"s\":\"\xff\"}", `{"id":1,"q":`+strings.Repeat("[", 200)+strings.Repeat("]", 200)+`}`)
 	tell("CSV: empty is null, quoted empty is empty text, nested columns are JSON.", cs,
-		`1,true,-5,7,8,1.5,2.5,12.30,99,"a ""b"", c",aGk=,2024-01-01T00:00:00Z,1000,2024-01-02 08:00:00,90m,2024-02-29,"[""x"",""y""]","{""k"":1}","{""fullName"":""Ann""}"`,
-		`2,,,,,,,,,,,,,,,,,,`, `3,,,,,,,,,"",,,,,,,,,`+"\r\n")
+		`1,true,-5,7,8,1.5,2.5,12.30,99,"a ""b"", c",aGk=,2024-01-01T00:00:00Z,1000,2024-01-02 08:00:00,90m,"{""7"":""10:30""}",[5],2024-02-29,"[""x"",""y""]","{""k"":1}","{""fullName"":""Ann""}"`,
+		`2,,,,,,,,,,,,,,,,,,,,`, `3,,,,,,,,,"",,,,,,,,,,,`+"\r\n")
 	tell("CSV that does not fit.", cs,
-		`1`, `,,,,,,,,,,,,,,,,,,`, `x,,,,,,,,,,,,,,,,,,`, `1,,,,,,,,,a"b,,,,,,,,,`, `1,,,,,,,,,"a"b,,,,,,,,,`, `1,,,,,,,,,"a,,,,,,,,,`, "1\n2", `1,yes,,,,,,,,,,,,,,,,,`, `1,,,,,,,,,,,,x5,,,,,,`, `1, 2,,,,,,,,,,,,,,,,,`)
+		`1`, `,,,,,,,,,,,,,,,,,,,,`, `x,,,,,,,,,,,,,,,,,,,,`, `1,,,,,,,,,a"b,,,,,,,,,,,`, `1,,,,,,,,,"a"b,,,,,,,,,`, `1,,,,,,,,,"a,,,,,,,,,`, "1\n2", `1,yes,,,,,,,,,,,,,,,,,,,`, `1,,,,,,,,,,,,x5,,,,,,,,`, `1, 2,,,,,,,,,,,,,,,,,,,`)
 	golden.Check(t, "testdata/decode.txt", story.String())
 }
 
@@ -138,7 +140,7 @@ func TestEveryRowReadsBackAsItWasWritten(t *testing.T) {
 		}
 		if err := in.Append(0, 5, batchOf(
 			`{"id":1,"b":true,"i8":-128,"u8":255,"u64":18446744073709551615,"f":-1e-7,"f32":0.1,"d":-12.5,"big":-99999999999999999999999999999999999999}`,
-			`{"id":-9223372036854775808,"s":"","raw":"","at":"1677-09-21T00:12:43.145224193Z","ms":-1,"local":"2024-01-02 08:00:00","took":"-3ns","day":"0001-01-01"}`,
+			`{"id":-9223372036854775808,"s":"","raw":"","at":"1677-09-21T00:12:43.145224193Z","ms":-1,"local":"2024-01-02 08:00:00","took":"-3ns","day":"0001-01-01","hours":{"2":"10:30"},"marks":[-5,null]}`,
 			`{"id":3,"s":"quote \" comma , line\r\n end","xs":["a,\"b\"","\u0001"],"m":{"y":2,"x":null},"person":{"tags":[1,null],"fullName":"Ünal","born":60}}`,
 			`{"id":4,"xs":[],"m":{},"person":{"fullName":""}}`), 0); err != nil {
 			t.Fatal(err)

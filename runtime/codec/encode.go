@@ -28,7 +28,7 @@ type cell struct {
 	t      scalar.Type
 	layout timeLayout
 	prefix []byte // `{"name":` or `,"name":`
-	parts  []cell // of a struct its fields, of a list its element, where these need more than the type
+	parts  []cell // of a struct its fields, of a list or map its element, where these need more than the type
 }
 
 // NewEncoder makes an encoder of the topic's format. Errors: ErrTopic.
@@ -71,7 +71,7 @@ func newCell(c plan.Column) (cell, error) {
 	switch c.Type.Kind {
 	case scalar.KindTime:
 		cl.layout, err = newTimeLayout(c)
-	case scalar.KindList:
+	case scalar.KindList, scalar.KindMap:
 		var e cell
 		e, err = newCell(plan.Column{Type: *c.Type.Elem, Members: c.Members, TimeLayout: c.TimeLayout, TimeZone: c.TimeZone})
 		if !e.plain() {
@@ -152,37 +152,63 @@ func (c *cell) json(dst []byte, arr arrow.Array, row int) ([]byte, scalar.Code) 
 	if operators.IsNull(arr, row) {
 		return append(dst, "null"...), scalar.CodeNone
 	}
+	if a, ok := arr.(*array.Timestamp); ok {
+		return c.timeJSON(dst, int64(a.Value(row))), scalar.CodeNone
+	}
+	return c.value(dst, operators.ValueAt(arr, c.t, row))
+}
+
+// value is json for a value that was taken out of its column.
+func (c *cell) value(dst []byte, v scalar.Value) ([]byte, scalar.Code) {
+	if c.plain() || v.IsNull() {
+		return scalar.AppendJSON(dst, v, c.t)
+	}
 	var code scalar.Code
-	switch a := arr.(type) {
-	case *array.Timestamp:
-		if c.layout.unit != 0 {
-			return c.time(dst, int64(a.Value(row))), scalar.CodeNone
-		}
-		dst = append(dst, '"')
-		dst = c.time(dst, int64(a.Value(row)))
-		return append(dst, '"'), scalar.CodeNone
-	case *array.Struct:
+	switch c.t.Kind {
+	case scalar.KindTime:
+		return c.timeJSON(dst, v.I), scalar.CodeNone
+	case scalar.KindStruct:
 		for i := range c.parts {
 			dst = append(dst, c.parts[i].prefix...)
-			if dst, code = c.parts[i].json(dst, a.Field(i), row); code != scalar.CodeNone {
+			if dst, code = c.parts[i].value(dst, v.L[i]); code != scalar.CodeNone {
 				return dst, code
 			}
 		}
 		return append(dst, '}'), scalar.CodeNone
-	case *array.List:
+	case scalar.KindList:
 		dst = append(dst, '[')
-		from, to := a.ValueOffsets(row)
-		for i := from; i < to; i++ {
-			if i > from {
+		for i, e := range v.L {
+			if i > 0 {
 				dst = append(dst, ',')
 			}
-			if dst, code = c.parts[0].json(dst, a.ListValues(), int(i)); code != scalar.CodeNone {
+			if dst, code = c.parts[0].value(dst, e); code != scalar.CodeNone {
 				return dst, code
 			}
 		}
 		return append(dst, ']'), scalar.CodeNone
 	}
-	return operators.AppendJSON(dst, arr, c.t, row)
+	dst = append(dst, '{')
+	for i, e := range v.L {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		key, keyCode := scalar.AppendText(nil, v.Keys[i], *c.t.Key)
+		if keyCode != scalar.CodeNone {
+			return dst, keyCode
+		}
+		dst = append(scalar.AppendJSONString(dst, string(key)), ':')
+		if dst, code = c.parts[0].value(dst, e); code != scalar.CodeNone {
+			return dst, code
+		}
+	}
+	return append(dst, '}'), scalar.CodeNone
+}
+
+func (c *cell) timeJSON(dst []byte, ns int64) []byte {
+	if c.layout.unit != 0 {
+		return c.time(dst, ns)
+	}
+	return append(c.time(append(dst, '"'), ns), '"')
 }
 
 // time appends a time as the column writes it. Units finer than the column's are cut off.
