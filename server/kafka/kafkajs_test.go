@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// TestKafkajs runs testdata/kafkajs/check.js. `make test-clients` installs kafkajs in a directory of its own
+// TestKafkajs runs testdata/kafkajs/test.js. `make test-clients` installs kafkajs in a directory of its own
 // and names it in HEADRACE_KAFKAJS; without that the test is skipped.
 func TestKafkajs(t *testing.T) {
 	dir := os.Getenv("HEADRACE_KAFKAJS")
 	if dir == "" {
 		t.Skip("HEADRACE_KAFKAJS does not name a directory with kafkajs; see make test-clients")
 	}
-	script, err := filepath.Abs("testdata/kafkajs/check.js")
+	script, err := filepath.Abs("testdata/kafkajs/test.js")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Runs kafkajs against a Headrace broker: node check.js HOST:PORT
+// Runs kafkajs against a Headrace broker: node test.js HOST:PORT
 // It speaks old versions (Fetch 11, Metadata 6, Produce 7), which newer clients do not reach.
 const { Kafka, CompressionTypes, logLevel, ConfigResourceTypes } = require('kafkajs')
 const assert = require('assert')
