@@ -38,8 +38,9 @@ type Batch struct {
 	Behind     []EventTime
 	Offsets    []int64     // source offsets; nil when Partition is -1
 	AppendTime []EventTime // when the log stamped the row, ns
-	// Origin finds the record of a row for side topics: its original key, value and headers. It is
-	// valid until Release. Nil when Partition is -1.
+	// Origin finds the record of a row for side topics: its original key and value. It is valid until
+	// Release. A row that an aggregate made has no record; its Origin has Partition and Offset -1, the
+	// encoded key, and a JSON object of the by columns and the window.
 	Origin func(row int) Origin
 	// Key holds the encoded key of each row (the bytes of the record key), nil entries for null. Set
 	// by the decoder from the record key, replaced by a key stage or an aggregate.
