@@ -82,7 +82,7 @@ func (g *Gen) Exprs(n, size int) []*vector.Expr {
 	return out
 }
 
-// Condition draws a bool that is not nullable.
+// Condition draws a bool, one that is not nullable if it finds any.
 func (g *Gen) Condition(size int) *vector.Expr {
 	g.Exprs(1, size)
 	cond := g.pool[scalar.KindBool][0]
@@ -96,12 +96,9 @@ func (g *Gen) Condition(size int) *vector.Expr {
 		cond = good[len(good)-1-min(g.R.IntN(len(good)), g.R.IntN(len(good)))]
 	}
 	for range 2 {
-		if o := g.pool[scalar.KindBool]; len(good) > 1 && g.chance(60) {
-			_ = o
-			cond = &vector.Expr{Op: vector.OpAnd, Type: scalar.TypeBool, Args: []*vector.Expr{pick(g, good), cond}}
-			if cond.Args[1].Type.Nullable {
-				cond.Type.Nullable = true
-			}
+		if len(good) > 1 && g.chance(60) {
+			left := pick(g, good)
+			cond = &vector.Expr{Op: vector.OpAnd, Type: scalar.TypeBool.OrNull(cond.Type.Nullable), Args: []*vector.Expr{left, cond}}
 		}
 	}
 	return cond
@@ -171,7 +168,7 @@ func constant(v scalar.Value) *vector.Expr {
 	return &vector.Expr{Op: vector.OpConst, Type: scalar.Type{Kind: v.Kind}, Value: v}
 }
 
-// A form is a function with argument letters; `"text"` after a colon is a constant argument.
+// forms are functions with the letters of their arguments; text after a colon is a constant argument.
 var forms = strings.Fields(`
 add/nn add/nn add/nn add/== add/ss add/tD add/DD sub/nn sub/nn sub/tD sub/tt sub/DD mul/nn mul/nn mul/Dk mul/dd div_op/nn div_op/DD div_op/Dk div_op/nz
 mod_op/nn mod_op/iz mod_op/nn div/ii div/ii mod/ii div/iz neg/n neg/D pos/n pow_op/ff not/b

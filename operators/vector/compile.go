@@ -27,6 +27,7 @@ type node struct {
 	fallback func(b *operators.Batch, row int) (scalar.Value, scalar.Code)
 
 	konst  bool
+	folded bool // computed here: for overloads it is no constant, as it was none for the checker
 	value  scalar.Value
 	filled int // lanes of a constant that are set
 
@@ -91,6 +92,7 @@ func (n *node) key() string {
 		b.WriteString(n.fn.Name)
 	}
 	if n.konst {
+		fmt.Fprint(&b, n.folded)
 		appendKey(&b, n.value)
 	}
 	for _, a := range n.args {
@@ -241,11 +243,10 @@ func (c *compiler) call(n *node, e *Expr) (*node, error) {
 	constant := len(args) > 0
 	for i, a := range n.args {
 		args[i].Type = a.typ
-		if a.konst {
+		if a.konst && !a.folded {
 			args[i].Const = &a.value
-		} else {
-			constant = false
 		}
+		constant = constant && a.konst
 	}
 	f, err := scalar.Resolve(e.Func, args)
 	if err != nil {
@@ -263,7 +264,7 @@ func (c *compiler) call(n *node, e *Expr) (*node, error) {
 			vals[i] = a.value
 		}
 		if v, code := f.Call(vals); code == scalar.CodeNone {
-			return &node{op: OpConst, typ: n.typ, form: n.form, konst: true, value: v}, nil
+			return &node{op: OpConst, typ: n.typ, form: n.form, konst: true, folded: true, value: v}, nil
 		}
 	}
 	n.nullSafe = f.NullSafe

@@ -227,3 +227,28 @@ func TestScratchMemoryIsReused(t *testing.T) {
 		t.Errorf("%d rows selected", len(dst))
 	}
 }
+
+// What is folded in here was no constant for the checker: it must fail by row, not refuse to compile.
+func TestFoldingDoesNotChangeWhatACallMeans(t *testing.T) {
+	alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
+	defer alloc.AssertSize(t, 0)
+	types := []scalar.Type{scalar.TypeTime}
+	b := batchOf(alloc, types, []scalar.Value{scalar.Time(90e9)})
+	defer b.Release()
+	dur := func(ns int64) *vector.Expr { return konst(scalar.TypeDuration, scalar.Duration(ns)) }
+	zero := call("trunc", column(0, types[0]), call("sub", dur(5), dur(5)))
+	zero.Text = "zero"
+	minute := call("trunc", column(0, types[0]), call("mul", dur(20e9), num(3)))
+	zone := call("hour", column(0, types[0]), call("concat", str("Mars/"), str("Base")))
+	zone.Text = "zone"
+	for _, test := range []struct {
+		e    *vector.Expr
+		want string
+	}{{zero, "E0602 in zero"}, {minute, `"1970-01-01T00:01:00Z"`}, {zone, "E0612 in zone"}} {
+		p, err := vector.NewProgram(alloc, []*vector.Expr{test.e}, types)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, show(t, p, b, nil), test.want)
+	}
+}
