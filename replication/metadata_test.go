@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -335,6 +336,44 @@ func TestNonsenseCommandsAreRefusedAlone(t *testing.T) {
 		}
 	}
 	must(t, w.md.CreateTopic(t.Context(), TopicSpec{Name: "fine"}))
+}
+
+// A disk that takes no rows does not stop the metadata, and no checkpoint claims what is not there. When it is
+// back, so are the checkpoints.
+func TestRowsThatCannotBeWrittenLeaveTheMetadataServing(t *testing.T) {
+	for _, op := range []fsx.Op{fsx.OpCreate, fsx.OpWrite, fsx.OpSync} {
+		var broken atomic.Bool
+		fs := fsx.Inject(fsx.NewMem(), func(o fsx.Op, name string) error {
+			if broken.Load() && o == op && strings.HasSuffix(name, ".sst") {
+				return errors.New("input/output error")
+			}
+			return nil
+		})
+		m, err := openMeta(fs, "rows", quiet)
+		must(t, err)
+		s := NewMemShard(m, MemOptions{Auto: true})
+		put := func(i int) {
+			u, _, err := createUnit(&TopicSpec{Name: fmt.Sprint("t", i)}, 1)
+			must(t, err)
+			must(t, s.Do(t.Context(), u).Err)
+		}
+		put(1)
+		broken.Store(true)
+		put(2)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if _, err := m.Checkpoint(ctx); err == nil {
+			t.Errorf("%v fails: a checkpoint all the same", op)
+		}
+		cancel()
+		put(3)
+		broken.Store(false)
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		if info, err := m.Checkpoint(ctx); err != nil || info.Index != m.catalog.Load().Index {
+			t.Errorf("%v failed before: %+v, %v", op, info, err)
+		}
+		cancel()
+		must(t, m.Close())
+	}
 }
 
 // 10,000 topics one after another must not copy the catalogue each time.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	goruntime "runtime"
 	"sync"
 	"sync/atomic"
 
@@ -104,6 +105,8 @@ type metaMachine struct {
 	catalog atomic.Pointer[Catalog]
 	term    atomic.Uint64 // raft term of the catalogue's index
 	failed  atomic.Pointer[error]
+	gaveUp  chan struct{} // closed when failed is set
+	fatal   atomic.Bool   // Pebble has given up; it cannot be closed
 
 	owner sync.Mutex // held while a new catalogue is made from the present one; before mu
 	mu    struct {
@@ -118,14 +121,14 @@ var _ StateMachine = (*metaMachine)(nil)
 
 // openMeta opens the metadata under dir.
 func openMeta(fs fsx.FS, dir string, logger *slog.Logger) (*metaMachine, error) {
-	m := &metaMachine{log: logger}
+	m := &metaMachine{log: logger, gaveUp: make(chan struct{})}
 	m.mu.changed = make(chan struct{})
 	m.mu.waked = make(chan struct{}, 1)
 	cache := pebble.NewCache(4 << 20)
 	defer cache.Unref()
 	db, err := pebble.Open(dir, &pebble.Options{
 		FS: fs, DisableWAL: true, Cache: cache, MemTableSize: 8 << 20, MaxOpenFiles: 64,
-		FormatMajorVersion: pebble.FormatNewest, Logger: pebbleLogger{logger},
+		FormatMajorVersion: pebble.FormatNewest, Logger: pebbleLogger{m},
 		// Apply must not wait for a compaction.
 		L0StopWritesThreshold: 1000, MemTableStopWritesThreshold: 16,
 	})
@@ -149,17 +152,19 @@ func openMeta(fs fsx.FS, dir string, logger *slog.Logger) (*metaMachine, error) 
 	return m, nil
 }
 
-// pebbleLogger keeps Pebble's voice down. Its Fatalf must not return; Pebble calls it only when its own
-// invariants are broken.
-type pebbleLogger struct{ l *slog.Logger }
+// A pebbleLogger keeps Pebble's voice down. Pebble expects Fatalf not to return, and it calls it for a disk
+// that fails at the wrong moment: the goroutine ends, the rows are given up, and the process lives.
+type pebbleLogger struct{ m *metaMachine }
 
 func (p pebbleLogger) Infof(string, ...any) {}
 func (p pebbleLogger) Errorf(format string, args ...any) {
-	p.l.Warn("metadata rows: " + fmt.Sprintf(format, args...))
+	p.m.log.Warn("metadata rows: " + fmt.Sprintf(format, args...))
 }
 
 func (p pebbleLogger) Fatalf(format string, args ...any) {
-	panic(fmt.Sprintf("replication: metadata rows: "+format, args...))
+	p.m.fatal.Store(true)
+	p.m.fail(fmt.Errorf(format, args...))
+	goruntime.Goexit()
 }
 
 // load reads the whole catalogue.
@@ -251,7 +256,7 @@ func (m *metaMachine) Apply(index, term uint64, entry []byte) []log.Result {
 	a.c.Index = index
 	applied := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, index), term)
 	a.set([]byte{rowApplied}, applied)
-	if a.err == nil {
+	if a.err == nil && m.Err() == nil {
 		a.err = m.db.Apply(a.batch, pebble.NoSync)
 	}
 	if a.err != nil {
@@ -318,6 +323,7 @@ func (m *metaMachine) takeWork() []placement {
 // checkpoints fail, so the log keeps everything.
 func (m *metaMachine) fail(err error) {
 	if m.failed.CompareAndSwap(nil, &err) {
+		close(m.gaveUp)
 		m.log.Error("metadata rows cannot be written; the log is kept", "error", err)
 	}
 }
@@ -336,13 +342,22 @@ func (m *metaMachine) Applied() (index, term uint64) {
 }
 
 // Checkpoint implements StateMachine.
-func (m *metaMachine) Checkpoint(context.Context) (log.CheckpointInfo, error) {
+func (m *metaMachine) Checkpoint(ctx context.Context) (log.CheckpointInfo, error) {
 	index, term := m.Applied()
 	if err := m.Err(); err != nil {
 		return log.CheckpointInfo{}, err
 	}
-	if err := m.db.Flush(); err != nil {
+	flushed, err := m.db.AsyncFlush()
+	if err != nil {
 		return log.CheckpointInfo{}, fmt.Errorf("replication: flush metadata rows: %w", err)
+	}
+	// Pebble tries a flush that fails again and again, so it may take until the disk is back.
+	select {
+	case <-flushed:
+	case <-m.gaveUp:
+		return log.CheckpointInfo{}, m.Err()
+	case <-ctx.Done():
+		return log.CheckpointInfo{}, fmt.Errorf("replication: flush metadata rows: %w", ctx.Err())
 	}
 	return log.CheckpointInfo{Index: index, Term: term}, nil
 }
@@ -351,7 +366,12 @@ func (m *metaMachine) Checkpoint(context.Context) (log.CheckpointInfo, error) {
 func (m *metaMachine) Backlog() int64 { return 0 }
 
 // Close implements StateMachine.
-func (m *metaMachine) Close() error { return m.db.Close() }
+func (m *metaMachine) Close() error {
+	if m.fatal.Load() {
+		return m.Err()
+	}
+	return m.db.Close()
+}
 
 // An applier judges the units of one entry against a catalogue of its own. A refused unit changes nothing.
 type applier struct {

@@ -30,7 +30,7 @@ func newPair(t *testing.T) *pair {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.Stream = s
+		o.Stream, o.Timeout = s, time.Minute // a busy machine is no fault
 		tr := New(o)
 		t.Cleanup(func() { _ = tr.Close() })
 		return tr
