@@ -1,6 +1,7 @@
 package log
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,7 +60,7 @@ type kvLogger struct {
 }
 
 func (l *kvLogger) Infof(format string, args ...any) {
-	if l.log.Enabled(nil, slog.LevelDebug) { //nolint:staticcheck // no context here
+	if l.log.Enabled(context.Background(), slog.LevelDebug) {
 		l.log.Debug("pebble", "msg", fmt.Sprintf(format, args...))
 	}
 }
