@@ -19,7 +19,7 @@ type Value struct {
 	D    Int128                           // decimal, unscaled
 	L    []Value                          // list elements, struct fields, map values in the order of Keys
 	Keys []Value                          // map keys, ascending by Compare, distinct
-	Fn   func(args []Value) (Value, Code) // closures only: called with (element, index, accumulator)
+	Fn   func(args []Value) (Value, Code) `json:"-"` // closures only: called with (element, index, accumulator)
 }
 
 // Null is the null value.

@@ -1,0 +1,568 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/arrow/go/v15/arrow/memory"
+
+	"github.com/headrace/headrace/dsl/plan"
+	"github.com/headrace/headrace/log"
+	"github.com/headrace/headrace/log/record"
+	"github.com/headrace/headrace/operators"
+	"github.com/headrace/headrace/replication"
+)
+
+// TaskState says what a task is doing.
+type TaskState string
+
+// The states of a pipeline.
+const (
+	StateStarting TaskState = "starting"
+	StateRunning  TaskState = "running"
+	StateStopped  TaskState = "stopped"
+	StatePaused   TaskState = "paused" // too many rows fail
+	StateFailed   TaskState = "failed" // it cannot go on; the reason says why
+)
+
+// A task is the running instance of a pipeline on one shard.
+type task struct {
+	id     log.TaskID
+	pl     *plan.Pipeline
+	shard  replication.Proposer
+	store  *log.Store
+	source []log.PartitionID
+	outs   func() sideOutputs // fresh, empty outputs
+	opts   Options
+	logger *slog.Logger
+
+	cancel context.CancelFunc
+	done   chan struct{}
+	status atomic.Pointer[taskStatus]
+	resume chan struct{}
+	// shrink halves, once for each, what a step may hold: units were refused as too large.
+	shrink uint
+	// markers says which task writes time marks into an idle source: log.TopicID to log.TaskID.
+	markers *sync.Map
+}
+
+// A taskStatus is an immutable picture of a task after a step.
+type taskStatus struct {
+	state      TaskState
+	reason     string
+	step       uint64
+	w          operators.EventTime
+	watermarks []operators.EventTime
+	next       []int64
+	counters   Counters
+	stateBytes int64
+	stateRows  int64
+	since      time.Time
+}
+
+// errRebuild asks for a new life from the store: the outcome of a step is not known, or somebody else
+// has opened the task.
+var errRebuild = errors.New("runtime: rebuild the task from the store")
+
+// errTooLarge asks for a new life with smaller steps.
+var errTooLarge = errors.New("runtime: a step is too large for the log")
+
+// maxShrink leaves one row a step.
+const maxShrink = 24
+
+// run lives until ctx ends: it opens the task, steps, and rebuilds from the store when it must.
+func (t *task) run(ctx context.Context) {
+	defer close(t.done)
+	const first = 10 * time.Millisecond
+	backoff := first
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := t.safeLife(ctx)
+		if time.Since(began) > 10*time.Second {
+			backoff = first
+		}
+		switch {
+		case ctx.Err() != nil:
+		case errors.Is(err, errPaused):
+			t.logger.Warn("pipeline paused", "pipeline", t.pl.Name, "reason", err)
+			select { // one that was meant for an earlier pause
+			case <-t.resume:
+			default:
+			}
+			t.setState(StatePaused, err.Error())
+			select {
+			case <-t.resume:
+			case <-ctx.Done():
+			}
+			continue
+		case errors.Is(err, errTooLarge) && t.shrink < maxShrink:
+			t.shrink += 2
+			t.logger.Warn("pipeline takes smaller steps", "pipeline", t.pl.Name, "reason", err)
+			continue
+		case errors.Is(err, errRebuild):
+			t.logger.Warn("pipeline rebuilds from the store", "pipeline", t.pl.Name, "reason", err)
+		default:
+			t.logger.Error("pipeline failed", "pipeline", t.pl.Name, "error", err)
+			t.setState(StateFailed, err.Error())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(backoff):
+		}
+		backoff = min(2*backoff, 5*time.Second)
+	}
+	t.setState(StateStopped, "")
+}
+
+// safeLife is life, except that a panic, which is a fault of an operator or of this package, fails the
+// pipeline and not the log beside it.
+func (t *task) safeLife(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			t.logger.Error("pipeline panicked", "pipeline", t.pl.Name, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("runtime: pipeline %s: internal error: %v", t.pl.Name, p)
+		}
+	}()
+	return t.life(ctx)
+}
+
+func (t *task) setState(s TaskState, reason string) {
+	next := taskStatus{since: time.Now()}
+	if old := t.status.Load(); old != nil {
+		next = *old
+		if old.state != s {
+			next.since = time.Now()
+		}
+	}
+	next.state, next.reason = s, reason
+	t.status.Store(&next)
+}
+
+// A life is one opening of a task: an epoch, with its memory.
+type life struct {
+	*task
+	epoch   uint64
+	step    uint64
+	from    []log.Cut
+	chain   *chain
+	inputs  *inputs
+	parts   []*log.Partition
+	results chan replication.Result
+	flying  []*taskStatus         // of the steps proposed and not yet answered, in order
+	marked  []operators.EventTime // last time mark written to each output partition
+	markAt  time.Time
+	limit   errorLimit
+	rowCost float64 // bytes of output and state for one row, from the rows so far
+
+	stepBytes, outputBytes, batchRows, emitRows int
+}
+
+func (t *task) life(ctx context.Context) error {
+	l := &life{
+		task: t, results: make(chan replication.Result, maxFlying+1),
+		stepBytes: smaller(t.opts.StepBytes, t.shrink), outputBytes: smaller(t.opts.OutputBytes, t.shrink),
+		batchRows: smaller(t.opts.BatchRows, t.shrink), emitRows: smaller(min(emitRows, t.opts.BatchRows), t.shrink),
+	}
+	l.rowCost = float64(l.outputBytes) / firstRows
+	t.setState(StateStarting, "")
+	if err := l.open(ctx); err != nil {
+		return err
+	}
+	defer l.close()
+	t.setState(StateRunning, "")
+	return l.loop(ctx)
+}
+
+const (
+	emitRows  = 4096 // what a window emits at once; the chain asks for more while the step has room
+	firstRows = 512  // taken at once before the cost of a row is known
+)
+
+func smaller(n int, shrink uint) int { return max(1, n>>shrink) }
+
+// open begins an epoch and restores progress and state from the store.
+func (l *life) open(ctx context.Context) error {
+	var u log.Unit
+	u.TaskOpen(l.id)
+	res := l.shard.Do(ctx, &u)
+	if res.Outcome != replication.Yes {
+		return fmt.Errorf("%w: open task: %w", errRebuild, resultError(res))
+	}
+	l.epoch = res.Index
+	store := l.store
+	for _, id := range l.source {
+		p, ok := store.Partition(id)
+		if !ok {
+			return fmt.Errorf("runtime: source partition %s does not exist", id)
+		}
+		l.parts = append(l.parts, p)
+	}
+	st, _ := store.Task(l.id)
+	l.step = st.Step
+	outs := l.outs()
+	outs.source = l.source
+	c, err := newChain(l.pl, outs, l.emitRows, l.opts.Allocator)
+	if err != nil {
+		return err
+	}
+	l.chain = c
+	l.marked = make([]operators.EventTime, len(outs.main.partitions))
+	for i := range l.marked {
+		l.marked[i] = operators.MinEventTime
+	}
+	from := make([]int64, len(l.parts))
+	for i, p := range l.parts {
+		from[i] = p.LogStart()
+	}
+	if st.Step > 0 {
+		if err := l.resumeAt(&st.Progress, from); err != nil {
+			c.close()
+			return err
+		}
+	}
+	l.from = make([]log.Cut, len(l.parts))
+	for i, id := range l.source {
+		l.from[i] = log.Cut{Partition: id, Offset: from[i]}
+	}
+	if err := store.TaskRows(l.id, c.restore); err != nil {
+		c.close()
+		return fmt.Errorf("runtime: restore state of %s: %w", l.pl.Name, err)
+	}
+	if c.w == operators.MaxEventTime {
+		c.advance(l.outputBytes) // everything has left: this only closes what is over for later rows
+	}
+	l.inputs, err = newInputs(l.pl.Source, l.pl.Needed, l.parts, from, l.batchRows, l.opts.Allocator)
+	if err != nil {
+		c.close()
+		return err
+	}
+	l.publish(l.picture())
+	return nil
+}
+
+// resumeAt puts the chain and the cut where a step left them.
+func (l *life) resumeAt(p *log.Progress, from []int64) error {
+	c := l.chain
+	at := make(map[log.PartitionID]int, len(l.source))
+	for i, id := range l.source {
+		at[id] = i
+	}
+	inputs := make([]*inputState, len(p.To))
+	for i, cut := range p.To {
+		k, ok := at[cut.Partition]
+		if !ok {
+			return fmt.Errorf("%w: its source was made anew (it had partition %s); apply the module again to compute it from the beginning", errSource, cut.Partition)
+		}
+		from[k] = cut.Offset
+		inputs[i] = &c.inputs[k]
+		inputs[i].watermark = p.Watermarks[i]
+	}
+	c.w = p.W
+	if c.onAppend {
+		c.frontier = c.w
+	}
+	return parseExtra(p.Extra, &c.counters, inputs)
+}
+
+// errSource says that a source partition is gone.
+var errSource = errors.New("runtime: source is gone")
+
+// close gives everything back. Steps in flight are not waited for: whoever opens the task next is behind
+// them in the log.
+func (l *life) close() {
+	l.markers.CompareAndDelete(l.source[0].Topic, l.id)
+	l.inputs.close()
+	l.chain.close()
+}
+
+func resultError(r replication.Result) error {
+	switch {
+	case r.Err != nil:
+		return r.Err
+	case r.Result.Err != nil:
+		return r.Result.Err
+	}
+	return errors.New("outcome unknown")
+}
+
+// maxFlying steps may wait for their commit while the next is computed.
+const maxFlying = 4
+
+// loop steps until ctx ends or a step does not commit.
+func (l *life) loop(ctx context.Context) error {
+	idler := newIdler(l)
+	for {
+		if err := l.collect(len(l.flying) >= maxFlying); err != nil {
+			return err
+		}
+		if err := l.limit.err(l.pl.Name); err != nil {
+			for len(l.flying) > 0 {
+				if err := l.collect(true); err != nil {
+					return err
+				}
+			}
+			return err
+		}
+		pending, err := l.inputs.fill(l.stepBytes, l.opts.Workers)
+		if err != nil {
+			return err
+		}
+		if err := idler.markSources(ctx); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if pending || l.chain.watermark() != l.chain.w || l.marksDue() || l.appendDue() {
+			did, err := l.oneStep(ctx)
+			if err != nil {
+				return err
+			}
+			if did {
+				continue
+			}
+		}
+		if err := idler.idle(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// collect takes the answers of earlier steps. With block it waits for one.
+func (l *life) collect(block bool) error {
+	for len(l.flying) > 0 {
+		var r replication.Result
+		if block {
+			r = <-l.results
+			block = false
+		} else {
+			select {
+			case r = <-l.results:
+			default:
+				return nil
+			}
+		}
+		if err := l.answered(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answered takes the answer of the oldest step in flight.
+func (l *life) answered(r replication.Result) error {
+	switch {
+	case r.Outcome == replication.Yes:
+		l.publish(l.flying[0])
+		l.flying = append(l.flying[:0], l.flying[1:]...)
+		return nil
+	case errors.Is(r.Err, log.ErrTooLarge):
+		return fmt.Errorf("%w: %w", errTooLarge, r.Err)
+	}
+	return fmt.Errorf("%w: step: %w", errRebuild, resultError(r))
+}
+
+// oneStep runs pending items through the chain and proposes what came out as one unit. It answers false,
+// and proposes nothing, if there was nothing to do.
+func (l *life) oneStep(ctx context.Context) (did bool, err error) {
+	c := l.chain
+	to := append([]log.Cut(nil), l.from...)
+	horizon := l.horizon()
+	for _, p := range l.inputs.parts {
+		for len(p.pending) > 0 && c.used() < l.outputBytes && p.pending[0].appended <= horizon {
+			to[p.index].Offset = l.takeItem(p)
+			did = true
+		}
+	}
+	if c.sink.refused != nil {
+		return false, fmt.Errorf("%w: %s: a row failed, and its module says `fail`: %s; mend the source or the module, then resume", errPaused, l.pl.Name, c.sink.refused)
+	}
+	before := c.w
+	c.advance(l.outputBytes)
+	if c.sink.refused != nil {
+		return false, fmt.Errorf("%w: %s: a group failed, and its module says `fail`: %s; mend the module, then resume", errPaused, l.pl.Name, c.sink.refused)
+	}
+	if !did && c.used() == 0 && c.w == before && !l.marksDue() {
+		return false, nil
+	}
+	u := &log.Unit{}
+	watermarks := make([]int64, len(c.inputs))
+	for i := range c.inputs {
+		watermarks[i] = c.inputs[i].watermark
+	}
+	l.step++
+	u.Progress(log.Progress{
+		Task: l.id, Epoch: l.epoch, Step: l.step, From: l.from, To: to,
+		Watermarks: watermarks, W: c.w, Extra: appendExtra(nil, &c.counters, c.inputs),
+	})
+	written := append([]bool(nil), c.sink.main.written...)
+	c.sink.take(u)
+	c.changes(u, l.id)
+	l.writeMarks(u, written)
+	results := l.results // has room for every step in flight, so that done never blocks
+	err = l.shard.ProposeWait(ctx, u, func(r replication.Result) { results <- r })
+	switch {
+	case errors.Is(err, replication.ErrTooLarge):
+		return false, fmt.Errorf("%w: %w", errTooLarge, err)
+	case err != nil:
+		return false, fmt.Errorf("%w: propose: %w", errRebuild, err)
+	}
+	l.from = to
+	l.flying = append(l.flying, l.picture())
+	return true, nil
+}
+
+// takeItem gives the next item of a partition to the chain, or as many of its rows as the step has room
+// for, and answers the offset after what it took.
+func (l *life) takeItem(p *input) (next int64) {
+	c, it := l.chain, &p.pending[0]
+	if it.isMark {
+		c.mark(p.index, it.mark)
+	}
+	c.counters.Skipped += it.skipped
+	it.skipped = 0
+	rows, invalid, next := it.rows, it.invalid, it.next
+	it.rows, it.invalid = nil, nil
+	before := c.used()
+	if room := max(1, int(float64(l.outputBytes-before)/l.rowCost)); rows != nil && room < rows.Rows {
+		first, rest := rows.Slice(0, room), rows.Slice(room, rows.Rows)
+		rows.Release()
+		next = rest.Offsets[0]
+		k := sort.Search(len(invalid), func(i int) bool { return invalid[i].Offset >= next })
+		it.rows, it.invalid = rest, invalid[k:]
+		rows, invalid = first, invalid[:k]
+	} else {
+		p.pop()
+	}
+	if rows == nil && len(invalid) == 0 {
+		return next
+	}
+	sp := c.take(p.index, rows, invalid)
+	if sp.rows > 0 {
+		cost := float64(c.used()-before) / float64(sp.rows)
+		l.rowCost = max(cost, 0.8*l.rowCost, 1)
+	}
+	if len(sp.bad) > 0 {
+		l.limit.last = c.sink.lastBad
+	}
+	l.limit.rows(sp.at, sp.rows, sp.bad)
+	return next
+}
+
+// horizon is the append time up to which rows may be taken: without windows on append time, any. With
+// them it is the append time that every partition has reached, so that a window holds the same rows
+// however the partitions are read.
+func (l *life) horizon() operators.EventTime {
+	if !l.chain.onAppend {
+		return operators.MaxEventTime
+	}
+	h := operators.MaxEventTime
+	now := l.store.AppendTime() // before the log ends: what is appended later is not older
+	_, rows := l.chain.stateSize()
+	waits := rows > 0 // for time to pass
+	for i, p := range l.inputs.parts {
+		switch n := len(p.pending); {
+		case n > 0:
+			h, waits = min(h, p.pending[n-1].appended), true
+		case p.read >= p.part.LogEnd():
+			h = min(h, max(now, l.chain.inputs[i].appended))
+		default:
+			h = min(h, l.chain.inputs[i].appended)
+		}
+	}
+	if waits {
+		l.chain.frontier = max(l.chain.frontier, h)
+	}
+	return h
+}
+
+// appendDue says whether time alone may close a window on append time.
+func (l *life) appendDue() bool {
+	if !l.chain.onAppend {
+		return false
+	}
+	_, rows := l.chain.stateSize()
+	return rows > 0 && time.Since(l.markAt) >= markEvery
+}
+
+// markEvery is how long a quiet output partition may lag behind the watermark.
+const markEvery = time.Second
+
+func (l *life) marksDue() bool {
+	if l.chain.w == operators.MinEventTime || time.Since(l.markAt) < markEvery {
+		return false
+	}
+	for _, m := range l.marked {
+		if m < l.chain.w {
+			return true
+		}
+	}
+	return false
+}
+
+// writeMarks tells readers of the derived topic how far event time has come.
+func (l *life) writeMarks(u *log.Unit, written []bool) {
+	w := l.chain.w
+	if w == operators.MinEventTime {
+		return
+	}
+	due := l.marksDue() || w == operators.MaxEventTime
+	for i, id := range l.chain.sink.main.partitions {
+		if l.marked[i] < w && (due || written[i]) {
+			u.Append(id, record.TimeMark(w, max(0, floorDiv(w, 1e6))))
+			l.marked[i] = w
+		}
+	}
+	if due {
+		l.markAt = time.Now()
+	}
+}
+
+// picture is the status after the step that was computed last.
+func (l *life) picture() *taskStatus {
+	c := l.chain
+	s := &taskStatus{step: l.step, w: c.w, counters: c.counters.clone()}
+	for i := range c.inputs {
+		s.watermarks = append(s.watermarks, c.inputs[i].watermark)
+		s.next = append(s.next, l.from[i].Offset)
+	}
+	s.stateBytes, s.stateRows = c.stateSize()
+	return s
+}
+
+// publish makes a picture of a committed step the task's status.
+func (l *life) publish(s *taskStatus) {
+	s.state, s.since = StateRunning, time.Now()
+	if old := l.status.Load(); old != nil {
+		s.state, s.reason, s.since = old.state, old.reason, old.since
+	}
+	l.status.Store(s)
+}
+
+// Options tune an Engine. The zero value works.
+type Options struct {
+	// StepBytes of source batches are read for one step, about; default 4 MiB. It trades latency of
+	// the steps under load against their cost; output does not depend on it.
+	StepBytes int
+	// OutputBytes ends a step early; default 2 MiB.
+	OutputBytes int
+	// BatchRows bounds a columnar batch; default 8192.
+	BatchRows int
+	// Workers decode source partitions at the same time; default GOMAXPROCS.
+	Workers int
+	// DefaultPartitions of a declared topic that names none; default 1.
+	DefaultPartitions int
+	// ViewScanBytes bounds what one fetch of a view reads; default 8 MiB.
+	ViewScanBytes int
+	Allocator     memory.Allocator
+	Logger        *slog.Logger
+	// Now is the wall clock, for time marks of idle partitions; default time.Now.
+	Now func() time.Time
+}
