@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"sync"
 
 	"github.com/headrace/headrace/log/record"
 )
@@ -182,15 +183,22 @@ type Seed struct {
 // MixedSegment is the Segment of a seed for a mixed file.
 func MixedSegment(number uint64) int64 { return int64(number | 1<<63) }
 
+const linkBytes = 16 + 4 + 8 + record.HeaderSize + 4
+
+// linkBuf holds the bytes under a link: they escape to the checksum, and there is one link per batch.
+var linkBuf = sync.Pool{New: func() any { return new([linkBytes]byte) }}
+
 // Link continues a chain with the batch whose header as written is hdr; the first link of a chain has prev 0.
 func (s Seed) Link(prev uint32, hdr []byte) uint32 {
-	var b [16 + 4 + 8 + record.HeaderSize + 4]byte
+	b := linkBuf.Get().(*[linkBytes]byte)
 	copy(b[:], s.Topic[:])
 	binary.BigEndian.PutUint32(b[16:], uint32(s.Partition))
 	binary.BigEndian.PutUint64(b[20:], uint64(s.Segment))
 	copy(b[28:], hdr[:record.HeaderSize])
 	binary.BigEndian.PutUint32(b[28+record.HeaderSize:], prev)
-	return crc32.Checksum(b[:], castagnoli)
+	link := crc32.Checksum(b[:], castagnoli)
+	linkBuf.Put(b)
+	return link
 }
 
 // Verify checks that batch is the one that r names: its checksum, offsets, size and link.
