@@ -122,6 +122,7 @@ func (e *engine) Apply(ctx context.Context, name, text string, o broker.ApplyOpt
 					break
 				}
 			}
+			be.Plan = res.Plan
 			be.Fix = "Look at the plan with dry_run, then allow the break, or use another module name."
 		}
 		return nil, err

@@ -16,6 +16,7 @@ type ConfigEntry struct {
 	Value    string `json:"value"`
 	Type     string `json:"type"` // string, int, long, double, boolean, list
 	Default  bool   `json:"default"`
+	Source   string `json:"source"` // default, topic, node
 	ReadOnly bool   `json:"read_only"`
 	Honoured bool   `json:"honoured"` // false: accepted and shown, without effect
 	Doc      string `json:"doc"`
@@ -162,9 +163,9 @@ func (c topicConfig) check(name, value string) error {
 func DescribeConfigs(t *Topic) []ConfigEntry {
 	out := make([]ConfigEntry, 0, len(topicConfigs))
 	for name, c := range topicConfigs {
-		e := ConfigEntry{Name: name, Value: c.def, Type: c.typ, Default: true, Honoured: c.honoured, Doc: c.doc, ReadOnly: t.Kind == View}
+		e := ConfigEntry{Name: name, Value: c.def, Type: c.typ, Default: true, Source: "default", Honoured: c.honoured, Doc: c.doc, ReadOnly: t.Kind == View}
 		if v, ok := t.Configs[name]; ok {
-			e.Value, e.Default = v, v == c.def
+			e.Value, e.Default, e.Source = v, false, "topic"
 		}
 		if e.Doc == "" {
 			e.Doc = "Kept and shown for tools; without effect."
@@ -191,7 +192,7 @@ func (b *Broker) NodeConfigs(autoCreate bool) []ConfigEntry {
 		{Name: "unclean.leader.election.enable", Value: "false", Type: "boolean", Honoured: true, Doc: "Never: an acknowledged record is not lost."},
 	}
 	for i := range out {
-		out[i].ReadOnly, out[i].Default = true, true
+		out[i].ReadOnly, out[i].Default, out[i].Source = true, true, "node"
 	}
 	return out
 }

@@ -49,6 +49,7 @@ const (
 	DoesNotCompile     Code = 1067
 	NoEngine           Code = 1068
 	Internal           Code = 1069
+	Denied             Code = 1070
 )
 
 // A CodeInfo is one row of the table of codes.
@@ -98,6 +99,7 @@ var codes = map[Code]CodeInfo{
 	Conflict:           {Status: 409, Title: "conflicting change", Why: "Something else changed it at the same time, or it is in use.", Fix: "Read it again and retry."},
 	DoesNotCompile:     {Status: 422, Title: "module does not compile", Why: "See the list of errors.", Fix: "Correct the places that the errors name."},
 	NoEngine:           {Status: 503, Title: "pipelines are not available", Why: "The server runs without its pipeline engine, or it is still starting.", Fix: "Retry; see /readyz?verbose for the reason."},
+	Denied:             {Status: 403, Title: "request is denied", Why: "A page of another origin sent it.", Fix: "Use the command, or a page that this server serves."},
 	Internal:           {Status: 500, Title: "internal error", Why: "A bug in the server; it was logged.", Fix: "Report it with the server's log."},
 }
 
@@ -133,6 +135,7 @@ type Error struct {
 	Why     string // "" is the code's
 	Fix     string // "" is the code's
 	Err     error  // cause, or nil
+	Plan    any    // the plan difference that was refused, or nil
 }
 
 // Errorf makes an Error. A %w verb sets the cause.

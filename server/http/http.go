@@ -104,7 +104,11 @@ func Handler(o Options) nethttp.Handler {
 	if o.Metrics != nil {
 		mux.Handle("GET /metrics", o.Metrics)
 	}
-	return a.guard(nethttp.NewCrossOriginProtection().Handler(a.found(mux)))
+	origin := nethttp.NewCrossOriginProtection()
+	origin.SetDenyHandler(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		writeError(w, broker.Errorf(broker.Denied, "a page of another origin sent %s %s", r.Method, clip(r.URL.Path)))
+	}))
+	return a.guard(origin.Handler(a.found(mux)))
 }
 
 // guard recovers from panics and refuses foreign Host names.
@@ -192,6 +196,7 @@ type errorBody struct {
 	Message string `json:"message"`
 	Why     string `json:"why"`
 	Fix     string `json:"fix"`
+	Plan    any    `json:"plan,omitempty"` // the difference that was refused
 }
 
 func writeError(w nethttp.ResponseWriter, err error) {
@@ -202,7 +207,7 @@ func writeError(w nethttp.ResponseWriter, err error) {
 	}
 	e := broker.AsError(err)
 	message, why, fix := e.Explain()
-	writeJSON(w, e.Code.Info().Status, errorBody{e.Code.String(), message, why, fix})
+	writeJSON(w, e.Code.Info().Status, errorBody{e.Code.String(), message, why, fix, e.Plan})
 }
 
 func writeJSON(w nethttp.ResponseWriter, status int, v any) {

@@ -11,6 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/headrace/headrace/server/group"
 )
 
 // A member is a consumer of a group that counts what it gets.
@@ -131,7 +133,10 @@ func TestTwoMembersShareAndARestartKeepsOffsets(t *testing.T) {
 			}
 			w = f.client(kgo.DefaultProduceTopic("t"), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
 			send(30)
-			eventually(t, "both share again", func() bool { return a.partitions() == 3 && b.partitions() == 3 && count() == sent })
+			eventually(t, "both share again", func() bool {
+				d, ok := f.groups.Describe("g")
+				return ok && d.State == group.Stable && len(d.Members) == 2 && a.partitions() == 3 && b.partitions() == 3 && count() == sent
+			})
 
 			b.leave(t)
 			eventually(t, "the rest gets everything", func() bool { return a.partitions() == 6 })
