@@ -457,6 +457,7 @@ func (c *chain) advance(limit int) (done bool) {
 	}
 	if r := c.sink.release; r != nil {
 		r.release(w, func(row *heldRow) bool {
+			c.counters.Held--
 			c.sink.emit(row)
 			return c.used() < limit
 		})
