@@ -31,8 +31,15 @@ func NewAPI(address string) *API {
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
 	}
-	return &API{base: strings.TrimRight(address, "/"), http: &http.Client{Timeout: 5 * time.Minute}}
+	t := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute,
+	}
+	return &API{base: strings.TrimRight(address, "/"), http: &http.Client{Transport: t, Timeout: 5 * time.Minute}}
 }
+
+// dialTimeout is how long a server may take to accept a connection.
+const dialTimeout = 3 * time.Second
 
 // Address is the URL of the front.
 func (a *API) Address() string { return a.base }
@@ -146,12 +153,16 @@ type PipelinePartition struct {
 
 // Counters account for every row that a pipeline has taken.
 type Counters struct {
-	In      int64           `json:"in"`
-	Invalid int64           `json:"invalid"`
-	Late    int64           `json:"late"`
-	Failed  int64           `json:"failed"`
-	Out     int64           `json:"out"`
-	Stages  []StageCounters `json:"stages"`
+	In        int64 `json:"in"`        // rows read from the source
+	Invalid   int64 `json:"invalid"`   // failed before the first stage
+	Late      int64 `json:"late"`      // given up by a stage that had closed
+	Failed    int64 `json:"failed"`    // failed in a stage, or when they were written
+	Unwritten int64 `json:"unwritten"` // of these: failed when they were written
+	Out       int64 `json:"out"`       // rows written to the derived topic
+	Held      int64 `json:"held"`      // rows that wait for the watermark before they are written
+	Skipped   int64 `json:"skipped"`   // offsets of the source that were gone before they were read
+
+	Stages []StageCounters `json:"stages"`
 }
 
 // StageCounters account for one stage.
@@ -162,6 +173,8 @@ type StageCounters struct {
 	Filtered int64  `json:"filtered"`
 	Late     int64  `json:"late"`
 	Failed   int64  `json:"failed"`
+	Folded   int64  `json:"folded"` // rows that went into groups
+	Lost     int64  `json:"lost"`   // groups whose result failed
 }
 
 // A Topic is a topic, a derived topic or a view.
@@ -218,16 +231,12 @@ func (a *API) do(ctx context.Context, method, path string, body io.Reader, conte
 	}
 	resp, err := a.http.Do(req)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) || errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) {
-			return &ConnectError{a.base, err}
-		}
-		return fmt.Errorf("client: %s %s: %w", method, path, err)
+		return a.failed(method, path, err)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return &ConnectError{a.base, err}
+		return a.failed(method, path, err)
 	}
 	if resp.StatusCode >= 300 {
 		e := &Error{Status: resp.StatusCode}
@@ -244,6 +253,21 @@ func (a *API) do(ctx context.Context, method, path string, body io.Reader, conte
 		return fmt.Errorf("client: answer of %s %s: %w", method, path, err)
 	}
 	return nil
+}
+
+// failed is a request without an answer: the caller gave up, or the server was not reached.
+func (a *API) failed(method, path string, err error) error {
+	var op *net.OpError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("client: %s %s: %w", method, path, context.Canceled)
+	case errors.As(err, &op):
+		return &ConnectError{a.base, op.Err} // without the address, which stands before it
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &ConnectError{a.base, err}
+	}
+	return fmt.Errorf("client: %s %s: %w", method, path, err)
 }
 
 // list collects all pages of a list.
@@ -402,7 +426,7 @@ func (a *API) Records(ctx context.Context, topic string, partition int32, offset
 	}
 	resp, err := a.http.Do(req)
 	if err != nil {
-		return nil, &ConnectError{a.base, err}
+		return nil, a.failed(http.MethodGet, "/api/v1/topics/"+topic+"/records", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {

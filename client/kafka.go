@@ -1,7 +1,10 @@
 package client
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -14,14 +17,30 @@ func Kafka(seeds string, opts ...kgo.Opt) (*kgo.Client, error) {
 	all := []kgo.Opt{
 		kgo.SeedBrokers(strings.Split(seeds, ",")...),
 		kgo.ClientID("headrace"),
-		kgo.RetryTimeout(30 * time.Second),
-		kgo.DialTimeout(5 * time.Second),
+		kgo.RetryTimeout(10 * time.Second),
+		kgo.DialTimeout(dialTimeout),
 	}
 	c, err := kgo.NewClient(append(all, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
 	return c, nil
+}
+
+// Reach asks the server for a sign of life. It answers within a few seconds, with a *ConnectError if
+// there is none; other calls of a Kafka client try for longer, since servers restart.
+func Reach(ctx context.Context, k *kgo.Client) error {
+	within, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	err := k.Ping(within)
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		err = op.Err
+	}
+	seeds, _ := k.OptValue(kgo.SeedBrokers).([]string)
+	return &ConnectError{strings.Join(seeds, ","), err}
 }
 
 // ProducerOpts are the options of an idempotent producer of uncompressed batches up to 1 MiB: what is

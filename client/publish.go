@@ -3,12 +3,10 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -29,6 +27,13 @@ const sampleEvery = 64
 
 // ErrPartly says that some records were refused; PublishStats has the numbers.
 var ErrPartly = errors.New("client: not all records were acknowledged")
+
+// A RefusedError is ErrPartly with the first refusal.
+type RefusedError struct{ First error }
+
+func (e *RefusedError) Error() string        { return ErrPartly.Error() + ": " + e.First.Error() }
+func (e *RefusedError) Unwrap() error        { return e.First }
+func (e *RefusedError) Is(target error) bool { return target == ErrPartly }
 
 // PublishStats account for the records of a Publisher.
 type PublishStats struct {
@@ -55,7 +60,7 @@ func (p *Publisher) Publish(ctx context.Context, r *kgo.Record) error {
 	if p.mu.err != nil {
 		err := p.mu.err
 		p.mu.Unlock()
-		return fmt.Errorf("%w: %w", ErrPartly, err)
+		return &RefusedError{err}
 	}
 	p.mu.sent++
 	p.mu.bytes += int64(len(r.Key) + len(r.Value))
@@ -83,15 +88,15 @@ func (p *Publisher) Publish(ctx context.Context, r *kgo.Record) error {
 	return nil
 }
 
-// Flush waits until every record is acknowledged or refused. The error is ErrPartly around the first
-// refusal, or that of ctx.
+// Flush waits until every record is acknowledged or refused. The error is a *RefusedError, or
+// that of ctx.
 func (p *Publisher) Flush(ctx context.Context) (PublishStats, error) {
 	err := p.k.Flush(ctx)
 	s := p.Stats()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil && p.mu.err != nil {
-		err = fmt.Errorf("%w: %w", ErrPartly, p.mu.err)
+		err = &RefusedError{p.mu.err}
 	}
 	return s, err
 }
@@ -109,77 +114,8 @@ func (p *Publisher) Stats() PublishStats {
 	}
 }
 
+// Reach says whether the server answers, like the function.
+func (p *Publisher) Reach(ctx context.Context) error { return Reach(ctx, p.k) }
+
 // Close ends the publisher. What was not flushed is given up.
 func (p *Publisher) Close() { p.k.Close() }
-
-// Offsets lists the log start and log end of every partition of a topic.
-func Offsets(ctx context.Context, k *kgo.Client, topic string) (starts, ends map[int32]int64, err error) {
-	adm := kadm.NewClient(k)
-	s, err := adm.ListStartOffsets(ctx, topic)
-	if err == nil {
-		err = s.Error()
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	e, err := adm.ListEndOffsets(ctx, topic)
-	if err == nil {
-		err = e.Error()
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	starts, ends = map[int32]int64{}, map[int32]int64{}
-	s.Each(func(o kadm.ListedOffset) { starts[o.Partition] = o.Offset })
-	e.Each(func(o kadm.ListedOffset) { ends[o.Partition] = o.Offset })
-	return starts, ends, nil
-}
-
-// ReadAll gives every record of a topic or view up to its present end to each, in offset order inside
-// a partition.
-func ReadAll(ctx context.Context, seeds, topic string, each func(*kgo.Record) error) error {
-	k, err := Kafka(seeds, kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond))
-	if err != nil {
-		return err
-	}
-	defer k.Close()
-	starts, ends, err := Offsets(ctx, k, topic)
-	if err != nil {
-		return err
-	}
-	parts := map[int32]kgo.Offset{}
-	for p, end := range ends {
-		if starts[p] < end {
-			parts[p] = kgo.NewOffset().At(starts[p])
-		} else {
-			delete(ends, p)
-		}
-	}
-	if len(parts) == 0 {
-		return nil
-	}
-	k.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: parts})
-	for len(ends) > 0 {
-		fetches := k.PollFetches(ctx)
-		if err := fetches.Err(); err != nil {
-			return err
-		}
-		var failed error
-		fetches.EachRecord(func(r *kgo.Record) {
-			end, ok := ends[r.Partition]
-			if !ok || failed != nil {
-				return
-			}
-			if r.Offset < end && !r.Attrs.IsControl() {
-				failed = each(r)
-			}
-			if r.Offset+1 >= end {
-				delete(ends, r.Partition)
-			}
-		})
-		if failed != nil {
-			return failed
-		}
-	}
-	return nil
-}

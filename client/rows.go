@@ -2,7 +2,6 @@ package client
 
 import (
 	"bytes"
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -82,34 +81,50 @@ func NewRowEncoder(t *plan.Topic, header []string) (*RowEncoder, error) {
 func (e *RowEncoder) Ignored() []string { return e.ignored }
 
 // Encode makes key and value of one row. The slices are fresh.
-func (e *RowEncoder) Encode(row []string) (key, value []byte, err error) {
+func (e *RowEncoder) Encode(row []string) (key, value []byte) {
 	e.value.Reset()
 	if e.topic.Format == plan.FormatCSV {
-		out := make([]string, len(e.cells))
 		for i, k := range e.cells {
-			if k >= 0 && k < len(row) {
-				out[i] = row[k]
+			if i > 0 {
+				e.value.WriteByte(',')
 			}
+			cell := ""
+			if k >= 0 && k < len(row) {
+				cell = row[k]
+			}
+			e.csvCell(cell, e.topic.Schema.Columns[i].Type)
 		}
-		w := csv.NewWriter(&e.value)
-		if err := w.Write(out); err != nil {
-			return nil, nil, fmt.Errorf("client: encode row: %w", err)
-		}
-		w.Flush()
-		e.value.Truncate(e.value.Len() - 1) // one line per record
 	} else {
 		e.value.WriteByte('{')
 		for i, k := range e.cells {
 			if i > 0 {
 				e.value.WriteByte(',')
 			}
-			e.value.Write(appendJSONString(nil, e.topic.Schema.Columns[i].Input))
+			e.value.Write(AppendJSONString(nil, e.topic.Schema.Columns[i].Input))
 			e.value.WriteByte(':')
 			e.value.Write(e.cell(i, k, row))
 		}
 		e.value.WriteByte('}')
 	}
-	return e.key(row), bytes.Clone(e.value.Bytes()), nil
+	return e.key(row), bytes.Clone(e.value.Bytes())
+}
+
+// csvCell writes one cell of a CSV line. An empty one without quotes is null, so text that is empty and
+// must not be null has quotes.
+func (e *RowEncoder) csvCell(s string, t scalar.Type) {
+	if s == "" {
+		if t.Kind == scalar.KindString && !t.Nullable {
+			e.value.WriteString(`""`)
+		}
+		return
+	}
+	if !strings.ContainsAny(s, "\",\r\n") && s[0] != ' ' && s[len(s)-1] != ' ' {
+		e.value.WriteString(s)
+		return
+	}
+	e.value.WriteByte('"')
+	e.value.WriteString(strings.ReplaceAll(s, `"`, `""`))
+	e.value.WriteByte('"')
 }
 
 // cell is the JSON text of one column.
@@ -129,7 +144,7 @@ func (e *RowEncoder) cell(column, k int, row []string) []byte {
 			return []byte(s)
 		}
 	}
-	return appendJSONString(nil, s)
+	return AppendJSONString(nil, s)
 }
 
 func isUnit(layout string) bool {
@@ -199,10 +214,15 @@ func JSONKey(t *plan.Topic, line []byte) []byte {
 		}
 		key = append(key, raw...)
 	}
-	return append(key, ']')
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, append(key, ']')); err != nil { // it was parsed above
+		return nil
+	}
+	return compact.Bytes()
 }
 
-func appendJSONString(dst []byte, s string) []byte {
+// AppendJSONString appends a string as JSON. Bytes that are not UTF-8 become U+FFFD.
+func AppendJSONString(dst []byte, s string) []byte {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x80 {
 			b, err := json.Marshal(s)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -24,7 +25,6 @@ type consumeFlags struct {
 	follow    bool
 	group     string
 	partition []int32
-	headers   bool
 }
 
 func (a *app) consumeCmd() *cobra.Command {
@@ -33,21 +33,28 @@ func (a *app) consumeCmd() *cobra.Command {
 		Use: "consume TOPIC", Short: "Read a topic, a derived topic or a view", Args: cobra.ExactArgs(1),
 		Long: `Consume prints records up to the log end at the time of the call, or for ever with --follow.
 
-Offsets (-O): start, end, N (an offset), +N (N after the start), -N (the last N of each partition),
-@TIME (first record at or after a time: RFC 3339, milliseconds, or a duration ago such as @-1h).`,
+Offsets (-O): start, end, N (an offset), +N (N after the start), -N (the last N records of each
+partition), @TIME (the first record at or after a time: RFC 3339, milliseconds since 1970, or a duration
+ago such as @-1h). With -g they are where a group begins that has committed nothing yet.`,
 		Example: `  headrace consume hub_hours -n 5
   headrace consume delayed --follow -f '%k %v\n'
   headrace consume flights -p 0 -O -10 -o json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.format != "" && a.output == outputJSON {
+			switch {
+			case f.format != "" && a.output == outputJSON:
 				return usageError(cmd, "-f and -o json exclude each other")
+			case f.group != "" && len(f.partition) > 0:
+				return usageError(cmd, "-g and -p exclude each other: a group's members share the partitions")
+			case f.limit < 0:
+				return usageError(cmd, fmt.Sprintf("-n %d: want a positive number", f.limit))
 			}
 			return a.consume(cmd, args[0], &f)
 		},
 	}
 	cmd.Flags().StringVarP(&f.offset, "offset", "O", "start", "where to begin: start, end, N, +N, -N or @TIME")
 	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many records")
-	cmd.Flags().StringVarP(&f.format, "format", "f", "", "record format of franz-go, such as '%t %p %o %k %v\\n' (default '%v\\n')")
+	cmd.Flags().StringVarP(&f.format, "format", "f", "", `format of a record: %t topic, %p partition, %o offset, %k key, %v value,
+%h{ %k=%v } headers, %d timestamp, \n \t (default '%v\n')`)
 	cmd.Flags().BoolVar(&f.follow, "follow", false, "go on for ever")
 	cmd.Flags().StringVarP(&f.group, "group", "g", "", "read as a member of a consumer group and commit")
 	cmd.Flags().Int32SliceVarP(&f.partition, "partition", "p", nil, "only these partitions")
@@ -56,29 +63,32 @@ Offsets (-O): start, end, N (an offset), +N (N after the start), -N (the last N 
 	return cmd
 }
 
-// parseOffset reads the -O flag.
-func parseOffset(s string, now time.Time) (kgo.Offset, error) {
-	o := kgo.NewOffset()
+// A start is what -O says.
+type start struct {
+	base byte  // 's' start, 'e' end, 'n' an offset, '+' after the start, '-' before the end, '@' a time
+	n    int64 // of n, + and -: records; of @: milliseconds
+}
+
+// parseStart reads the -O flag.
+func parseStart(s string, now time.Time) (start, error) {
 	switch {
 	case s == "start":
-		return o.AtStart(), nil
+		return start{base: 's'}, nil
 	case s == "end":
-		return o.AtEnd(), nil
+		return start{base: 'e'}, nil
 	case strings.HasPrefix(s, "@"):
 		ms, err := parseTime(s[1:], now)
-		return o.AfterMilli(ms), err
+		return start{'@', ms}, err
 	}
-	n, err := strconv.ParseInt(strings.TrimPrefix(s, "+"), 10, 64)
+	base, digits := byte('n'), s
+	if s != "" && (s[0] == '+' || s[0] == '-') {
+		base, digits = s[0], s[1:]
+	}
+	n, err := strconv.ParseUint(digits, 10, 63)
 	if err != nil {
-		return o, fmt.Errorf("-O %s: want start, end, N, +N, -N or @TIME", s)
+		return start{}, fmt.Errorf("-O %s: want start, end, N, +N, -N or @TIME", s)
 	}
-	switch s[0] {
-	case '+':
-		return o.AtStart().Relative(n), nil
-	case '-':
-		return o.AtEnd().Relative(n), nil
-	}
-	return o.At(n), nil
+	return start{base, int64(n)}, nil
 }
 
 func parseTime(s string, now time.Time) (ms int64, err error) {
@@ -95,155 +105,276 @@ func parseTime(s string, now time.Time) (ms int64, err error) {
 	return t.UnixMilli(), nil
 }
 
-func (a *app) consume(cmd *cobra.Command, topic string, f *consumeFlags) error {
-	ctx := cmd.Context()
-	offset, err := parseOffset(f.offset, time.Now())
-	if err != nil {
-		return usageError(cmd, err.Error())
-	}
-	print, err := a.recordPrinter(f)
-	if err != nil {
-		return usageError(cmd, err.Error())
-	}
-	opts := []kgo.Opt{kgo.KeepControlRecords(), kgo.FetchMaxWait(500 * time.Millisecond)}
-	adm, err := client.Kafka(a.server)
-	if err != nil {
-		return err
-	}
-	defer adm.Close()
-	starts, ends, err := client.Offsets(ctx, adm, topic)
-	if err != nil {
-		return err
-	}
-	if f.group != "" {
-		opts = append(opts, kgo.ConsumerGroup(f.group), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(offset), kgo.DisableAutoCommit())
-	} else {
-		parts := map[int32]kgo.Offset{}
-		for p := range ends {
-			parts[p] = offset
-		}
-		if len(f.partition) > 0 {
-			parts = map[int32]kgo.Offset{}
-			only := map[int32]int64{}
-			for _, p := range f.partition {
-				end, ok := ends[p]
-				if !ok {
-					return fail("E2001", exitNotFound, "topic %s has no partition %d, it has %d", topic, p, len(ends))
-				}
-				parts[p], only[p] = offset, end
-			}
-			ends = only
-		}
-		opts = append(opts, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: parts}))
-	}
-	k, err := client.Kafka(a.server, opts...)
-	if err != nil {
-		return err
-	}
-	defer k.Close()
-	c := &consuming{app: a, k: k, topic: topic, flags: f, ends: ends, print: print, out: bufio.NewWriterSize(a.out, 1<<16)}
-	defer c.out.Flush()
-	c.skipEmpty(starts, f.offset)
-	return c.run(ctx, adm)
-}
-
+// A consuming is one run of consume.
 type consuming struct {
 	*app
-	k     *kgo.Client
+	ctx   context.Context
 	topic string
 	flags *consumeFlags
-	ends  map[int32]int64 // what is left to read, without --follow
+	start start
 	print func(*bufio.Writer, *kgo.Record) error
 	out   *bufio.Writer
 	n     int64
 }
 
-// skipEmpty forgets partitions without anything to read.
-func (c *consuming) skipEmpty(starts map[int32]int64, offset string) {
-	for p, end := range c.ends {
-		at := starts[p]
-		if offset == "end" || (offset != "" && offset[0] >= '0' && offset[0] <= '9') {
-			if n, err := strconv.ParseInt(offset, 10, 64); err == nil {
-				at = n
-			} else {
-				at = end
+func (a *app) consume(cmd *cobra.Command, topic string, f *consumeFlags) error {
+	c := &consuming{app: a, ctx: cmd.Context(), topic: topic, flags: f, out: bufio.NewWriterSize(a.out, 1<<16)}
+	var err error
+	if c.start, err = parseStart(f.offset, time.Now()); err == nil {
+		c.print, err = a.recordPrinter(f)
+	}
+	if err != nil {
+		return usageError(cmd, err.Error())
+	}
+	k, err := client.Kafka(a.server)
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	if err := client.Reach(c.ctx, k); err != nil {
+		return err
+	}
+	starts, ends, err := client.Bounds(c.ctx, k, topic)
+	if err != nil {
+		return err
+	}
+	if len(f.partition) > 0 {
+		only := client.Offsets{}
+		for _, p := range f.partition {
+			if only[p], err = partitionEnd(topic, ends, p); err != nil {
+				return err
 			}
 		}
-		if at >= end {
-			delete(c.ends, p)
+		ends = only
+	}
+	from, err := c.from(k, starts, ends)
+	if err != nil {
+		return err
+	}
+	err = c.read(k, starts, from, ends)
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	if ferr := c.out.Flush(); err == nil {
+		err = ferr
+	}
+	if c.n == 0 && err == nil {
+		fmt.Fprintf(a.err, "%s: no records there (--follow waits for new ones)\n", topic)
+	}
+	return err
+}
+
+func partitionEnd(topic string, ends client.Offsets, p int32) (int64, error) {
+	end, ok := ends[p]
+	if !ok {
+		f := fail("E2011", exitNotFound, "topic %s has no partition %d", topic, p)
+		f.fix = fmt.Sprintf("Its partitions are 0 to %d.", len(ends)-1)
+		return 0, f
+	}
+	return end, nil
+}
+
+// from is where reading begins, between log start and log end of every partition.
+func (c *consuming) from(k *kgo.Client, starts, ends client.Offsets) (client.Offsets, error) {
+	var at client.Offsets
+	if c.start.base == '@' {
+		var err error
+		if at, err = client.OffsetsAt(c.ctx, k, c.topic, c.start.n); err != nil {
+			return nil, err
+		}
+	}
+	from := client.Offsets{}
+	for p, end := range ends {
+		first := starts[p]
+		switch c.start.base {
+		case 'e':
+			first = end
+		case 'n':
+			first = c.start.n
+		case '+':
+			first += c.start.n
+		case '-':
+			first = end - c.start.n
+		case '@':
+			first = at[p]
+		}
+		from[p] = min(max(first, starts[p]), end)
+	}
+	return from, nil
+}
+
+// read prints what the flags ask for.
+func (c *consuming) read(k *kgo.Client, starts, from, ends client.Offsets) error {
+	if c.flags.group != "" {
+		return c.member(k, from, ends)
+	}
+	if c.start.base == '-' && c.start.n > 0 && c.start.n <= maxTail {
+		if err := c.tail(starts, ends); err != nil {
+			return err
+		}
+		from = ends
+	}
+	if !c.flags.follow {
+		return client.ReadRange(c.ctx, c.server, c.topic, from, ends, c.one)
+	}
+	parts := map[int32]kgo.Offset{}
+	for p := range ends {
+		parts[p] = kgo.NewOffset().At(from[p])
+	}
+	f, err := client.Kafka(c.server, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{c.topic: parts}))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		if err := c.poll(c.ctx, f, c.one); err != nil {
+			return err
 		}
 	}
 }
 
-func (c *consuming) run(ctx context.Context, adm *kgo.Client) error {
-	quiet := time.Now()
-	for c.flags.follow || len(c.ends) > 0 || c.flags.group != "" {
-		poll, cancel := context.WithTimeout(ctx, time.Second)
-		fetches := c.k.PollRecords(poll, 10_000)
-		cancel()
-		if err := ctx.Err(); err != nil {
-			return c.leave(err)
+// poll gives the records of one poll to each and writes them out.
+func (c *consuming) poll(ctx context.Context, k *kgo.Client, each func(*kgo.Record) error) error {
+	most := 10_000
+	if c.flags.limit > 0 {
+		most = int(min(int64(most), c.flags.limit-c.n))
+	}
+	fetches := k.PollRecords(ctx, most)
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	if err := client.FetchError(fetches); err != nil {
+		return err
+	}
+	var failed error
+	fetches.EachRecord(func(r *kgo.Record) {
+		if failed == nil {
+			failed = each(r)
 		}
-		for _, e := range fetches.Errors() {
-			if ctxErr := poll.Err(); ctxErr != nil && e.Partition < 0 {
-				continue
-			}
-			return e.Err
-		}
-		enough := false
-		fetches.EachRecord(func(r *kgo.Record) {
-			quiet = time.Now()
-			if end, ok := c.ends[r.Partition]; ok && r.Offset+1 >= end {
-				delete(c.ends, r.Partition)
-				if !c.flags.follow && r.Offset >= end {
-					return
+	})
+	if err := c.out.Flush(); err != nil {
+		return err
+	}
+	return failed
+}
+
+// one prints a record, and ends with errEnough after -n of them.
+func (c *consuming) one(r *kgo.Record) error {
+	if err := c.print(c.out, r); err != nil {
+		return err
+	}
+	if c.n++; c.n == c.flags.limit {
+		return errEnough
+	}
+	return nil
+}
+
+// maxTail bounds the records of a partition that -O -N keeps; beyond, N counts offsets.
+const maxTail = 100_000
+
+// tail prints the last N records of every partition. Time marks and a view's gaps have offsets too, so
+// it looks further back while it has too few.
+func (c *consuming) tail(starts, ends client.Offsets) error {
+	n := c.start.n
+	for p, end := range ends {
+		for span := n; ; span *= 4 {
+			from := max(starts[p], end-span)
+			var last []*kgo.Record
+			err := client.ReadRange(c.ctx, c.server, c.topic, client.Offsets{p: from}, client.Offsets{p: end}, func(r *kgo.Record) error {
+				if last = append(last, r); int64(len(last)) >= 2*n {
+					last = append(last[:0], last[int64(len(last))-n:]...)
 				}
-			}
-			if enough || r.Attrs.IsControl() {
-				return
-			}
-			if err := c.print(c.out, r); err != nil {
-				enough = true
-				return
-			}
-			c.n++
-			enough = c.flags.limit > 0 && c.n >= c.flags.limit
-		})
-		if err := c.out.Flush(); err != nil {
-			return err
-		}
-		if enough {
-			break
-		}
-		if !c.flags.follow && time.Since(quiet) > 3*time.Second {
-			// The ends that a view showed were bounds; and a compacted end has no record.
-			_, ends, err := client.Offsets(ctx, adm, c.topic)
+				return nil
+			})
 			if err != nil {
 				return err
 			}
-			if fetches.Empty() {
-				for p := range c.ends {
-					c.ends[p] = min(c.ends[p], ends[p])
-				}
-				break
+			if int64(len(last)) < n && from > starts[p] {
+				continue
 			}
+			for _, r := range last[max(0, int64(len(last))-n):] {
+				if err := c.one(r); err != nil {
+					return err
+				}
+			}
+			break
 		}
 	}
-	return c.leave(nil)
+	return nil
 }
 
-func (c *consuming) leave(err error) error {
-	if c.flags.group != "" {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		if cerr := c.k.CommitUncommittedOffsets(ctx); cerr != nil && err == nil {
-			err = cerr
+// quietMember is how long a member of a group waits, without --follow, for records that other members
+// may be reading.
+const quietMember = 3 * time.Second
+
+// member reads as a member of a group. What was printed is committed at the end, and meanwhile.
+func (c *consuming) member(k *kgo.Client, from, ends client.Offsets) (err error) {
+	committed, err := client.Committed(c.ctx, k, c.flags.group, c.topic)
+	if err != nil {
+		return err
+	}
+	reset := kgo.NewOffset().AtStart()
+	switch c.start.base {
+	case 'e':
+		reset = kgo.NewOffset().AtEnd()
+	case 'n':
+		reset = kgo.NewOffset().At(c.start.n)
+	case '+':
+		reset = kgo.NewOffset().AtStart().Relative(c.start.n)
+	case '-':
+		reset = kgo.NewOffset().AtEnd().Relative(-c.start.n)
+	case '@':
+		reset = kgo.NewOffset().AfterMilli(c.start.n)
+	}
+	for p, at := range committed {
+		if _, ok := from[p]; ok {
+			from[p] = at
 		}
 	}
-	if c.n == 0 && err == nil {
-		fmt.Fprintf(c.err, "%s: no records there (--follow waits for new ones)\n", c.topic)
+	span := client.NewSpan(c.topic, from, ends)
+	if span.Done() && !c.flags.follow {
+		return nil
 	}
-	return err
+	g, err := client.Kafka(c.server, kgo.KeepControlRecords(), kgo.ConsumerGroup(c.flags.group), kgo.ConsumeTopics(c.topic),
+		kgo.ConsumeResetOffset(reset), kgo.DisableAutoCommit())
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if cerr := g.CommitUncommittedOffsets(ctx); err == nil || errors.Is(err, errEnough) {
+			err = errors.Join(err, cerr)
+		}
+		g.LeaveGroup()
+		g.Close()
+	}()
+	quiet := time.Now()
+	each := func(r *kgo.Record) error {
+		quiet = time.Now()
+		if span.Take(r) || c.flags.follow && !r.Attrs.IsControl() {
+			return c.one(r)
+		}
+		return nil
+	}
+	for c.flags.follow || !span.Done() {
+		within, cancel := context.WithTimeout(c.ctx, time.Second)
+		err := c.poll(within, g, each)
+		cancel()
+		if err != nil {
+			return err
+		}
+		if _, generation := g.GroupMetadata(); generation < 0 {
+			quiet = time.Now() // not a member yet
+		}
+		if !c.flags.follow && time.Since(quiet) > quietMember {
+			break
+		}
+		if err := g.CommitUncommittedOffsets(c.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // recordPrinter chooses how a record is written.

@@ -78,6 +78,7 @@ var commandCodes = []codeInfo{
 	{Code: "E2008", Title: "files are not formatted", Why: "`headrace fmt --check` found differences.", Fix: "Run `headrace fmt -w FILE`."},
 	{Code: "E2009", Title: "the change would break readers or writers", Why: "The plan above holds a `break`.", Fix: "Undo that part of the change, or add --allow-break if it is meant."},
 	{Code: "E2010", Title: "unknown error code", Why: "No error has this code.", Fix: "`headrace explain-error` without a code lists them all."},
+	{Code: "E2011", Title: "the topic has no such partition", Why: "Partitions are numbered from 0.", Fix: "`headrace topic describe TOPIC` lists them."},
 	{Code: "E2099", Title: "the command failed", Why: "The message is the underlying error's.", Fix: "Try again; if it stays, report it with the message."},
 }
 

@@ -3,10 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -53,11 +53,23 @@ line, passed as it is; a JSON line gets its key from the topic's key columns. Re
 when they are durable, in order, once.`,
 		Example: `  echo hello | headrace produce greetings
   headrace produce flights examples/data/flights_2001-01-01_14.csv.gz --end
-  printf 'ann:1\nbob:2\n' | headrace produce scores --key-delimiter :
-  headrace produce logs --format '%k\t%v\n' < pairs.tsv`,
+  printf 'ann:1\nbob:2\n' | headrace produce scores -K :
+  headrace produce logs -f '%k\t%v\n' < pairs.tsv`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.format != inputAuto && f.format != inputLines && f.format != inputCSV {
+			switch {
+			case f.format != inputAuto && f.format != inputLines && f.format != inputCSV:
 				return usageError(cmd, fmt.Sprintf("--input %s: want auto, lines or csv", f.format))
+			case f.record != "" && f.delimiter != "":
+				return usageError(cmd, "-f and -K exclude each other: the format says where the key is")
+			case f.record != "" && f.format != inputAuto, f.delimiter != "" && f.format == inputCSV:
+				return usageError(cmd, "--input "+f.format+" excludes -f and -K")
+			case f.limit < 0:
+				return usageError(cmd, fmt.Sprintf("-n %d: want a positive number", f.limit))
+			}
+			if f.record != "" {
+				if _, err := kgo.NewRecordReader(strings.NewReader(""), f.record); err != nil {
+					return usageError(cmd, fmt.Sprintf("-f %s: %v", f.record, err))
+				}
 			}
 			files := args[1:]
 			if len(files) == 0 {
@@ -68,7 +80,7 @@ when they are durable, in order, once.`,
 	}
 	cmd.Flags().StringVar(&f.format, "input", inputAuto, "input format: lines (NDJSON too), csv, or auto by the file's name")
 	cmd.Flags().StringVarP(&f.delimiter, "key-delimiter", "K", "", "split each line at the first of this into key and value")
-	cmd.Flags().StringVarP(&f.record, "format", "f", "", "record format of franz-go, such as '%k %v\\n'")
+	cmd.Flags().StringVarP(&f.record, "format", "f", "", "format of a record: %k key, %v value, \\n \\t and text between them, such as '%k\\t%v\\n'")
 	cmd.Flags().Int32VarP(&f.partition, "partition", "p", -1, "send everything to this partition")
 	cmd.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header key:value of every record; may be repeated")
 	cmd.Flags().BoolVar(&f.end, "end", false, "declare the end of the input: windows close, later rows are late")
@@ -81,9 +93,21 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 	if err != nil {
 		return err
 	}
+	if f.partition >= t.Partitions {
+		_, err := partitionEnd(topic, make(client.Offsets, t.Partitions), f.partition)
+		return err
+	}
 	schema, err := client.ParseSchema(t.Schema)
 	if err != nil {
 		return err
+	}
+	var headers []kgo.RecordHeader
+	for _, h := range f.headers {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok {
+			return fail("E2001", exitUsage, "-H %s: want key:value", h)
+		}
+		headers = append(headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
 	}
 	var opts []kgo.Opt
 	if f.partition >= 0 {
@@ -94,14 +118,8 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 		return err
 	}
 	defer p.Close()
-
-	var headers []kgo.RecordHeader
-	for _, h := range f.headers {
-		name, value, ok := strings.Cut(h, ":")
-		if !ok {
-			return fail("E2001", exitUsage, "-H %s: want key:value", h)
-		}
-		headers = append(headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
+	if err := p.Reach(ctx); err != nil {
+		return err
 	}
 	began, sent := time.Now(), int64(0)
 	bar := a.progress(files)
@@ -120,21 +138,19 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 	}
 	var readErr error
 	for _, file := range files {
-		readErr = a.readRecords(file, f, schema, bar, send)
+		readErr = a.readRecords(ctx, file, f, schema, bar, send)
 		if readErr != nil {
 			break
 		}
 	}
-	s, err := p.Flush(ctx)
+	s, err := a.flush(ctx, p)
 	bar.done()
 	a.summary(s, time.Since(began))
 	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
 	case errors.Is(err, client.ErrPartly):
-		r := fail("E2005", exitPartly, "%d of %d records were not acknowledged: %v", s.Sent-s.Acknowledged, s.Sent, errors.Unwrap(err))
-		if s.Acknowledged == 0 {
-			r.exit = explain(err).exit
-		}
-		return r
+		return refused(s, err)
 	case err != nil:
 		return err
 	case readErr != nil && !errors.Is(readErr, errEnough):
@@ -147,6 +163,33 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 		fmt.Fprintf(a.err, "%s has ended: its windows close, later rows are late\n", topic)
 	}
 	return nil
+}
+
+// flush waits for the acknowledgements. After an interrupt, those on their way get a moment.
+func (a *app) flush(ctx context.Context, p *client.Publisher) (client.PublishStats, error) {
+	if ctx.Err() != nil {
+		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		return p.Flush(short)
+	}
+	return p.Flush(ctx)
+}
+
+// refused is how produce ends when the server did not take everything.
+func refused(s client.PublishStats, err error) *failure {
+	var first *client.RefusedError
+	if !errors.As(err, &first) {
+		return explain(err)
+	}
+	why := explain(first.First)
+	f := fail("E2005", exitPartly, "%s of %s records were not acknowledged: %v", count(s.Sent-s.Acknowledged), count(s.Sent), first.First)
+	if s.Acknowledged == 0 && why.exit != exitFailed {
+		f.exit = why.exit
+	}
+	if why.code != "E2099" {
+		f.why, f.fix = why.why, cmp.Or(why.fix, f.fix)
+	}
+	return f
 }
 
 var errEnough = errors.New("enough records")
@@ -200,9 +243,41 @@ func (p *progress) done() {
 	}
 }
 
+// interruptible is a reader that ends with its context, even while a read waits for a terminal or a
+// pipe. The read that was left behind ends with the process.
+type interruptible struct {
+	ctx  context.Context
+	in   io.Reader
+	buf  []byte
+	done chan readResult
+}
+
+type readResult struct {
+	n   int
+	err error
+}
+
+// Read implements io.Reader.
+func (r *interruptible) Read(p []byte) (int, error) {
+	if r.done == nil {
+		r.buf, r.done = make([]byte, 1<<16), make(chan readResult, 1)
+	}
+	part := r.buf[:min(len(p), len(r.buf))]
+	go func() {
+		n, err := r.in.Read(part)
+		r.done <- readResult{n, err}
+	}()
+	select {
+	case got := <-r.done:
+		return copy(p, part[:got.n]), got.err
+	case <-r.ctx.Done():
+		return 0, r.ctx.Err()
+	}
+}
+
 // readRecords gives every record of a file to send.
-func (a *app) readRecords(file string, f *produceFlags, schema *plan.Topic, bar *progress, send func(key, value []byte) error) error {
-	in := io.Reader(a.in)
+func (a *app) readRecords(ctx context.Context, file string, f *produceFlags, schema *plan.Topic, bar *progress, send func(key, value []byte) error) error {
+	in := io.Reader(&interruptible{ctx: ctx, in: a.in})
 	if file != "-" {
 		h, err := os.Open(file)
 		if err != nil {
@@ -301,15 +376,16 @@ func (a *app) readCSV(in *bufio.Reader, schema *plan.Topic, send func(key, value
 		return fail("E2004", exitInvalid, "%v", err)
 	}
 	header = append([]string(nil), header...)
-	encode := func(row []string) ([]byte, []byte, error) { // without a schema: JSON objects of strings
-		m := make(map[string]string, len(row))
+	encode := func(row []string) (key, value []byte) { // without a schema: JSON objects of strings
+		b := []byte{'{'}
 		for i, h := range header {
-			if i < len(row) {
-				m[h] = row[i]
+			if i > 0 {
+				b = append(b, ',')
 			}
+			b = append(client.AppendJSONString(b, h), ':')
+			b = client.AppendJSONString(b, row[i])
 		}
-		b, err := json.Marshal(m)
-		return nil, b, err
+		return nil, append(b, '}')
 	}
 	if schema != nil {
 		enc, err := client.NewRowEncoder(schema, header)
@@ -329,10 +405,7 @@ func (a *app) readCSV(in *bufio.Reader, schema *plan.Topic, send func(key, value
 		case err != nil:
 			return fail("E2004", exitInvalid, "%v", err)
 		}
-		key, value, err := encode(row)
-		if err != nil {
-			return err
-		}
+		key, value := encode(row)
 		if err := send(key, value); err != nil {
 			return err
 		}

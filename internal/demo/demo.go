@@ -162,10 +162,7 @@ func (d *demo) ingest(topic string, header []string, data [][]string, watch func
 	defer p.Close()
 	began, shown := time.Now(), time.Now()
 	for i, row := range data {
-		key, value, err := enc.Encode(row)
-		if err != nil {
-			return err
-		}
+		key, value := enc.Encode(row)
 		if err := p.Publish(d.ctx, &kgo.Record{Key: key, Value: value}); err != nil {
 			return err
 		}
