@@ -78,14 +78,6 @@ type member struct {
 	supportsSkipping bool // JoinGroup 9: understands SkipAssignment
 }
 
-func (m *member) bytes() int {
-	n := len(m.assignment)
-	for _, p := range m.protocols {
-		n += len(p.Name) + len(p.Metadata)
-	}
-	return n
-}
-
 // A core decides everything about one group. It has no clock, no goroutine and no I/O: step takes the
 // time and an input and returns the replies that are due, in order; next says when it wants a tick.
 type core struct {

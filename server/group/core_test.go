@@ -20,7 +20,6 @@ type story struct {
 	names map[token]string
 	last  token
 	ids   int
-	gen   int32
 	out   strings.Builder
 }
 

@@ -80,6 +80,7 @@ func (e *fakeEngine) Delete(ctx context.Context, name string) error {
 	delete(e.applied, name)
 	return nil
 }
+
 func (e *fakeEngine) Pipelines() []broker.Item {
 	return []broker.Item{{Name: "m/hot", Body: map[string]any{"name": "m/hot", "lag": 0}}}
 }

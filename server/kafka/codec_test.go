@@ -254,7 +254,11 @@ func TestFetchSessionsAreRefusedByTheBook(t *testing.T) {
 		id, epoch int32
 		want      int16
 	}{
-		{0, 0, 0}, {0, -1, 0}, {5, -1, 0}, {5, 0, kerr.FetchSessionIDNotFound.Code}, {5, 3, kerr.FetchSessionIDNotFound.Code},
+		{0, 0, 0},
+		{0, -1, 0},
+		{5, -1, 0},
+		{5, 0, kerr.FetchSessionIDNotFound.Code},
+		{5, 3, kerr.FetchSessionIDNotFound.Code},
 		{0, 1, kerr.InvalidFetchSessionEpoch.Code},
 	} {
 		if got := sessionCode(&kmsg.FetchRequest{Version: 11, SessionID: c.id, SessionEpoch: c.epoch}); got != c.want {

@@ -104,9 +104,7 @@ func TestTopicsAreCreatedDescribedAndDeleted(t *testing.T) {
 
 	del := kmsg.NewPtrDeleteTopicsRequest()
 	del.Version = 6
-	for _, d := range []kmsg.DeleteTopicsRequestTopic{{TopicID: one.Topics[0].TopicID}, {Topic: kmsg.StringPtr("nobody")}} {
-		del.Topics = append(del.Topics, d)
-	}
+	del.Topics = []kmsg.DeleteTopicsRequestTopic{{TopicID: one.Topics[0].TopicID}, {Topic: kmsg.StringPtr("nobody")}}
 	gone := r.do(del).(*kmsg.DeleteTopicsResponse).Topics
 	if gone[0].ErrorCode != 0 || *gone[0].Topic != "ok" || gone[1].ErrorCode != kerr.UnknownTopicOrPartition.Code {
 		t.Errorf("deleted: %+v", gone)
