@@ -10,8 +10,7 @@ import (
 )
 
 // resolveJSON makes json(s, path, T): the value at a path of a JSON text, read as type T (a constant
-// string such as "int64" or "list<string>"). A missing or null value is null. The path is member names
-// joined by dots; a number in it also counts elements of an array; "" is the whole text.
+// string such as "int64" or "list<string>"). A missing or null value is null. For the path see jsonPath.
 func resolveJSON(name string, args []Arg) (*Func, error) {
 	f, err := sig("szz", Type{}, nil)(name, args)
 	if err != nil {
@@ -23,9 +22,9 @@ func resolveJSON(name string, args []Arg) (*Func, error) {
 		return nil, fail(name, 2, fmt.Sprintf("no type `%s`", typeText), "write a type such as `int64` or `list<string>`")
 	}
 	pathText, _ := constString(args[1])
-	var path []string
-	if pathText != "" {
-		path = strings.Split(pathText, ".")
+	path, why := jsonPath(pathText)
+	if why != "" {
+		return nil, fail(name, 1, why, "a path is written `a.b[0].c`, a name with a dot in it `a[\"b.c\"]`")
 	}
 	f.Result = t.Null()
 	f.Eval = func(v []Value) (Value, Code) {
@@ -37,6 +36,54 @@ func resolveJSON(name string, args []Arg) (*Func, error) {
 		return r, c
 	}
 	return f, nil
+}
+
+// jsonPath splits a path: member names joined by dots, `[0]` or `.0` for an element of an array, `["a.b"]`
+// for any name. "" is the whole text. why says what is wrong with it, "" if nothing.
+func jsonPath(text string) (path []string, why string) {
+	rest := text
+	for rest != "" {
+		if rest[0] == '[' {
+			end := strings.IndexByte(rest, ']')
+			if len(rest) > 1 && rest[1] == '"' {
+				if end = strings.Index(rest[2:], `"]`); end >= 0 {
+					path, rest = append(path, rest[2:2+end]), rest[2+end+2:]
+				}
+			} else if end > 0 {
+				n, err := strconv.Atoi(rest[1:end])
+				if err != nil || n < 0 {
+					return nil, fmt.Sprintf("`[%s]` in the path is no number of an element", rest[1:end])
+				}
+				path, rest = append(path, strconv.Itoa(n)), rest[end+1:]
+			}
+			if end < 0 {
+				return nil, fmt.Sprintf("`%s` in the path has no end", rest)
+			}
+		} else {
+			end := strings.IndexAny(rest, ".[")
+			if end < 0 {
+				end = len(rest)
+			}
+			switch name := rest[:end]; {
+			case name == "":
+				return nil, "the path has an empty name"
+			case name == "$" && len(path) == 0:
+				return nil, "the path begins inside the text, without `$`"
+			default:
+				path, rest = append(path, name), rest[end:]
+			}
+		}
+		switch {
+		case rest == "" || rest[0] == '[':
+		case rest[0] != '.':
+			return nil, fmt.Sprintf("`%s` in the path needs a dot before it", rest)
+		case rest == ".":
+			return nil, "the path ends with a dot"
+		default:
+			rest = rest[1:]
+		}
+	}
+	return path, ""
 }
 
 // FromJSON reads the value at path of a JSON text as type t. The whole text must be JSON.
