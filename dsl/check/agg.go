@@ -95,7 +95,7 @@ func (w *walk) listCall(name string, nodes []ast.Node, s *scope) bool {
 // aggregate makes a slot of a call.
 func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, nodes []ast.Node, s *scope) typed {
 	a := s.agg
-	if len(nodes) > 0 && callable(name) && (name == "min" || name == "max") && len(nodes) > 1 {
+	if len(nodes) > 0 && scalar.Callable(name) && (name == "min" || name == "max") && len(nodes) > 1 {
 		w.c.err("E0128", w.c.nodeSpan(n), "`%s(a, b)` is the aggregate `%s`, which takes one value a row", name, name).
 			because("on the right side of `agg` the names of aggregates mean aggregates").
 			fix("`::%s(..)` is the larger or smaller of several values", name).

@@ -3,7 +3,6 @@ package check
 import (
 	"sort"
 	"strings"
-	"sync"
 
 	"github.com/expr-lang/expr/ast"
 
@@ -92,14 +91,14 @@ func (w *walk) call(n ast.Node, name string, at span, nodes []ast.Node, s *scope
 	if name == "coalesce" {
 		return w.coalesceCall(n, at, nodes, s)
 	}
-	if _, agg := aggregates[name]; agg && !callable(name) {
+	if _, agg := aggregates[name]; agg && !scalar.Callable(name) {
 		w.notAggregate(name, at)
 		for _, a := range nodes {
 			w.typeOf(a, s)
 		}
 		return failed
 	}
-	if !callable(name) && s.agg != nil {
+	if !scalar.Callable(name) && s.agg != nil {
 		w.unknownFunction(name, at, s)
 		return failed
 	}
@@ -113,7 +112,7 @@ func (w *walk) call(n ast.Node, name string, at span, nodes []ast.Node, s *scope
 		list[i] = w.check(a, s)
 		good = good && list[i].ok()
 	}
-	if !callable(name) {
+	if !scalar.Callable(name) {
 		w.unknownFunction(name, at, s)
 		return failed
 	}
@@ -306,7 +305,7 @@ func (w *walk) closureCall(n ast.Node, name string, at span, nodes []ast.Node, s
 		}
 		return failed
 	}
-	if !callable(name) {
+	if !scalar.Callable(name) {
 		w.c.notBuilt("closure-"+name, "`"+name+"`", at, "").fix("use filter, map, any, all, none, one, find or count")
 		return failed
 	}
@@ -387,14 +386,3 @@ func (w *walk) closureCall(n ast.Node, name string, at span, nodes []ast.Node, s
 	}
 	return typed{e: e}
 }
-
-var callableNames = sync.OnceValue(func() map[string]bool {
-	out := map[string]bool{}
-	for _, n := range scalar.Names() {
-		out[n] = true
-	}
-	return out
-})
-
-// callable says whether a user can call a function of that name; operators have other names.
-func callable(name string) bool { return callableNames()[name] }

@@ -185,7 +185,7 @@ func (c *checker) resolveFunc(s *symbol) {
 	if !ok || !good {
 		return
 	}
-	if _, is := aggregates[s.name]; is || callable(s.name) || removedFunctions[s.name].why != "" {
+	if _, is := aggregates[s.name]; is || scalar.Callable(s.name) || removedFunctions[s.name].why != "" {
 		c.err("E0102", s.at, "`%s` is a built-in function", s.name).
 			because("a call could mean either").fix("give yours another name")
 		return
