@@ -94,7 +94,7 @@ func (in *inputs) fill(budget, workers int) (bool, error) {
 	if len(ready) == 0 {
 		return pending, nil
 	}
-	share := max(budget/len(ready), 64<<10)
+	share := max(budget/len(ready), min(budget, 64<<10))
 	if workers <= 1 || len(ready) == 1 {
 		for _, p := range ready {
 			if err := p.fill(share, in.batchRows); err != nil {

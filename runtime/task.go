@@ -49,6 +49,8 @@ type task struct {
 	resume chan struct{}
 	// shrink halves, once for each, what a step may hold: units were refused as too large.
 	shrink uint
+	// What rows and state rows cost in bytes, as the last life learned it.
+	rowCost, changeBytes float64
 	// markers says which task writes time marks into an idle source: log.TopicID to log.TaskID.
 	markers *sync.Map
 }
@@ -159,7 +161,7 @@ type life struct {
 	marked  []operators.EventTime // last time mark written to each output partition
 	markAt  time.Time
 	limit   errorLimit
-	rowCost float64 // bytes of output and state for one row, from the rows so far
+	cost    float64 // bytes of output and state for one row, from the rows so far
 
 	stepBytes, outputBytes, batchRows, emitRows int
 }
@@ -170,7 +172,7 @@ func (t *task) life(ctx context.Context) error {
 		stepBytes: smaller(t.opts.StepBytes, t.shrink), outputBytes: smaller(t.opts.OutputBytes, t.shrink),
 		batchRows: smaller(t.opts.BatchRows, t.shrink), emitRows: smaller(min(emitRows, t.opts.BatchRows), t.shrink),
 	}
-	l.rowCost = float64(l.outputBytes) / firstRows
+	l.cost = max(float64(l.outputBytes)/firstRows, t.rowCost, 1)
 	t.setState(StateStarting, "")
 	if err := l.open(ctx); err != nil {
 		return err
@@ -213,6 +215,7 @@ func (l *life) open(ctx context.Context) error {
 		return err
 	}
 	l.chain = c
+	c.changeBytes = max(c.changeBytes, l.changeBytes)
 	l.marked = make([]operators.EventTime, len(outs.main.partitions))
 	for i := range l.marked {
 		l.marked[i] = operators.MinEventTime
@@ -376,7 +379,7 @@ func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 	to := append([]log.Cut(nil), l.from...)
 	horizon := l.horizon()
 	for _, p := range l.inputs.parts {
-		for len(p.pending) > 0 && c.used() < l.outputBytes && p.pending[0].appended <= horizon {
+		for len(p.pending) > 0 && c.used() < l.outputBytes && p.pending[0].appended <= horizon && !l.limit.reached {
 			to[p.index].Offset = l.takeItem(p)
 			did = true
 		}
@@ -402,9 +405,13 @@ func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 		Task: l.id, Epoch: l.epoch, Step: l.step, From: l.from, To: to,
 		Watermarks: watermarks, W: c.w, Extra: appendExtra(nil, &c.counters, c.inputs),
 	})
-	written := append([]bool(nil), c.sink.main.written...)
+	written, estimate := append([]bool(nil), c.sink.main.written...), c.used()
 	c.sink.take(u)
 	c.changes(u, l.id)
+	if real := float64(u.Size()) / float64(max(estimate, 4096)); real > 1 {
+		l.cost *= real
+	}
+	l.rowCost, l.changeBytes = l.cost, c.changeBytes
 	l.writeMarks(u, written)
 	results := l.results // has room for every step in flight, so that done never blocks
 	err = l.shard.ProposeWait(ctx, u, func(r replication.Result) { results <- r })
@@ -431,7 +438,7 @@ func (l *life) takeItem(p *input) (next int64) {
 	rows, invalid, next := it.rows, it.invalid, it.next
 	it.rows, it.invalid = nil, nil
 	before := c.used()
-	if room := max(1, int(float64(l.outputBytes-before)/l.rowCost)); rows != nil && room < rows.Rows {
+	if room := max(1, int(float64(l.outputBytes-before)/l.cost)); rows != nil && room < rows.Rows {
 		first, rest := rows.Slice(0, room), rows.Slice(room, rows.Rows)
 		rows.Release()
 		next = rest.Offsets[0]
@@ -447,7 +454,7 @@ func (l *life) takeItem(p *input) (next int64) {
 	sp := c.take(p.index, rows, invalid)
 	if sp.rows > 0 {
 		cost := float64(c.used()-before) / float64(sp.rows)
-		l.rowCost = max(cost, 0.8*l.rowCost, 1)
+		l.cost = max(cost, 0.8*l.cost, 1)
 	}
 	if len(sp.bad) > 0 {
 		l.limit.last = c.sink.lastBad
