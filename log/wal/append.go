@@ -291,7 +291,7 @@ func (w *WAL) publish(at int64, entries []Entry) error {
 	}
 	w.c.entries.Add(int64(len(entries)))
 	w.c.entryBytes.Add(bytes)
-	w.mu.cutting = 0
+	w.mu.cutting, w.mu.pos = 0, w.pos
 	if releases || !w.mu.settled {
 		w.mu.settled = true
 		w.pokeUpkeep()
@@ -324,7 +324,7 @@ func (w *WAL) rotate() error {
 	w.mu.Lock()
 	w.mu.ready = w.mu.ready[1:]
 	w.mu.segments = append(w.mu.segments, s)
-	w.mu.settled = false
+	w.mu.settled, w.mu.pos = false, w.pos
 	w.mu.Unlock()
 	w.pokeUpkeep()
 	return nil

@@ -399,7 +399,7 @@ func (r *recovery) install() error {
 	w.logID, w.number, w.chain = r.walk.logID, r.walk.next-1, r.walk.chain
 	w.cur, w.pos = r.files[r.live-1], r.end
 	w.mu.syncedFront, w.sentFront = w.mu.front, w.mu.front
-	w.mu.settled = w.number > w.cur.open
+	w.mu.settled, w.mu.pos = w.number > w.cur.open, w.pos
 	w.mu.ready = nil
 	w.mu.nextSeq = w.cur.seq + 1
 	r.rec.Segments = r.live

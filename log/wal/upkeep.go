@@ -100,6 +100,7 @@ func (w *WAL) Upkeep() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.upkeepErr = err
+	w.short.Store(err != nil)
 	w.mu.upkeeps++
 	w.mu.upkeepAt = w.o.Now()
 	w.broadcast()
@@ -109,7 +110,7 @@ func (w *WAL) Upkeep() error {
 // A job is one piece of upkeep.
 type job struct {
 	kind    int
-	segment *segment // to recycle or drop; no longer in the log
+	segment *segment // to recycle, drop or shed; no longer in the log, or no longer ready
 	seq     uint64   // of the ready segment to make
 	name    string   // file to remove
 }
@@ -118,6 +119,7 @@ const (
 	jobNone = iota
 	jobRecycle
 	jobDrop
+	jobShed
 	jobCreate
 	jobRemove
 )
@@ -135,11 +137,19 @@ func (w *WAL) nextJob() job {
 			return job{kind: jobDrop, segment: s}
 		}
 	}
+	if w.mu.shed && len(w.mu.ready) > w.o.ReadySegments {
+		n := len(w.mu.ready) - 1
+		s := w.mu.ready[n]
+		w.mu.ready, w.mu.nextSeq = w.mu.ready[:n:n], s.seq
+		return job{kind: jobShed, segment: s}
+	}
+	w.mu.shed = false
+	// What is removed may be the space that the next segment wants.
+	if len(w.mu.drops) > 0 && (w.mu.upkeepErr != nil || len(w.mu.ready) >= w.o.ReadySegments) {
+		return job{kind: jobRemove, name: w.mu.drops[0]}
+	}
 	if len(w.mu.ready) < w.o.ReadySegments {
 		return job{kind: jobCreate, seq: w.mu.nextSeq}
-	}
-	if len(w.mu.drops) > 0 {
-		return job{kind: jobRemove, name: w.mu.drops[0]}
 	}
 	return job{}
 }
@@ -158,7 +168,13 @@ func (w *WAL) upkeepStep() (more bool, err error) {
 	case jobRecycle:
 		err = w.recycle(j.segment, j.seq)
 	case jobDrop:
-		err = w.drop(j.segment)
+		if err = w.drop(j.segment); err != nil {
+			w.putBack(j.segment)
+		}
+	case jobShed:
+		if err = w.drop(j.segment); err != nil {
+			w.addReady(j.segment)
+		}
 	case jobCreate:
 		err = w.create(j.seq)
 	case jobRemove:
@@ -217,7 +233,6 @@ func (w *WAL) addReady(s *segment) {
 func (w *WAL) drop(s *segment) error {
 	name := dropPrefix + segmentName(s.seq)
 	if err := w.rename(segmentName(s.seq), name); err != nil {
-		w.putBack(s)
 		return err
 	}
 	s.close()

@@ -2,6 +2,7 @@ package wal
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,10 +43,12 @@ type WAL struct {
 		ring        ring
 		syncedFront uint64     // front of the last synced group that says one: segments below may go
 		settled     bool       // a group was synced after the one that opened the last segment
+		pos         int64      // where the next group goes in the last segment
 		cutting     uint64     // index of a truncation in flight, 0: none
 		ready       []*segment // by sequence, following the last of segments
 		nextSeq     uint64     // of the next ready segment
 		drops       []string   // files to remove
+		shed        bool       // ready segments beyond ReadySegments are to go
 		upkeepErr   error      // why the last upkeep stopped, nil if it did all there was
 		upkeeps     uint64     // how many have ended
 		upkeepAt    int64      // Now when the last one ended
@@ -56,6 +59,7 @@ type WAL struct {
 	poison       atomic.Pointer[error]
 	poisoned     chan struct{} // closed by Poison
 	writeStarted atomic.Int64  // Now+1 at the start of the write in flight; 0: none
+	short        atomic.Bool   // the last upkeep failed
 
 	upkeepTurn chan struct{} // one token: upkeep in progress
 	poke       chan struct{}
@@ -151,21 +155,46 @@ func (w *WAL) Stable(key string) ([]byte, bool) {
 // retryNs is how long Room waits before it has a failed upkeep tried again.
 const retryNs = int64(100 * time.Millisecond)
 
-// Room reports whether the log can go on after the segment in use. It returns ErrNoSegment, with the cause, when none
-// is ready and the last attempt to make one failed, as on a full disk: new work should be refused then, while what is
-// left of the segment serves truncations and stable values. Room has the attempt repeated, so that it recovers by
-// itself.
-func (w *WAL) Room() error {
+// Room returns how many bytes of groups the log can still take, at least, if no further segment can be made:
+// math.MaxInt64 while the last upkeep did all there was, else what is left of the segment in use and of those that are
+// ready, with an error that is ErrNoSegment and says what upkeep failed of, as a full disk. New work should be refused
+// in time, so that the rest serves what must go on. Room has the attempt repeated, so that it recovers by itself.
+//
+// It costs one atomic load while all is well.
+func (w *WAL) Room() (bytes int64, err error) {
+	if err := w.Poisoned(); err != nil {
+		return 0, err
+	}
+	if !w.short.Load() {
+		return math.MaxInt64, nil
+	}
 	w.mu.Lock()
-	ready, err, at := len(w.mu.ready), w.mu.upkeepErr, w.mu.upkeepAt
+	err, at := w.mu.upkeepErr, w.mu.upkeepAt
+	if n := len(w.mu.segments); n > 0 {
+		bytes = max(0, w.mu.segments[n-1].size-w.mu.pos)
+	}
+	for _, s := range w.mu.ready {
+		bytes += max(0, s.size-w.o.openRoom())
+	}
 	w.mu.Unlock()
-	if ready > 0 || err == nil {
-		return w.Poisoned()
+	if err == nil {
+		return math.MaxInt64, nil
 	}
 	if w.o.Now()-at >= retryNs {
 		w.pokeUpkeep()
 	}
-	return fmt.Errorf("%w: %w", ErrNoSegment, err)
+	return bytes, fmt.Errorf("%w: %w", ErrNoSegment, err)
+}
+
+// Shed gives back the ready segments beyond ReadySegments, for a disk that is full. Upkeep does it, later.
+func (w *WAL) Shed() {
+	w.mu.Lock()
+	shed := len(w.mu.ready) > w.o.ReadySegments
+	w.mu.shed = shed
+	w.mu.Unlock()
+	if shed {
+		w.pokeUpkeep()
+	}
 }
 
 // SuffixIndex returns the lowest index from which on the entries take at most about n bytes in the log, last+1 if

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"syscall"
@@ -388,10 +389,21 @@ func TestAFullDiskRefusesAndRecoversWithoutAReopen(t *testing.T) {
 		}
 		return nil
 	})))
+	if room, err := w.Room(); room != math.MaxInt64 || err != nil {
+		t.Fatal(room, err)
+	}
 	full = true
-	last := uint64(0)
+	last, left := uint64(0), int64(math.MaxInt64)
 	for {
+		room, cause := w.Room()
+		if cause != nil && (room > left || !errors.Is(cause, ErrNoSegment) || !errors.Is(cause, syscall.ENOSPC)) {
+			t.Fatalf("room for %d after %d: %v", room, left, cause)
+		}
+		left = room
 		err := w.Append(entries(last+1, 1, 1, 20_000))
+		if err != nil && room >= 24<<10 && cause != nil {
+			t.Fatalf("room for %d, and an entry of 20,000 bytes got %v", room, err)
+		}
 		if err != nil {
 			if !errors.Is(err, ErrNoSegment) || !errors.Is(err, syscall.ENOSPC) {
 				t.Fatal(err)
@@ -403,18 +415,49 @@ func TestAFullDiskRefusesAndRecoversWithoutAReopen(t *testing.T) {
 		}
 	}
 	checkRange(t, w, 1, last, 1)
-	if err := w.Room(); !errors.Is(err, ErrNoSegment) || !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
+	if room, err := w.Room(); room >= 24<<10 || !errors.Is(err, ErrNoSegment) || !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(room, err)
 	}
 	full = false
 	must(t, w.Append(entries(last+1, 20, 1, 20_000)))
 	checkRange(t, w, 1, last+20, 1)
-	must(t, w.Room())
+	if room, err := w.Room(); room != math.MaxInt64 || err != nil {
+		t.Fatal(room, err)
+	}
 	names, _ := m.List("wal")
 	for _, n := range names {
 		if n == prepareName {
 			t.Fatal("the unfinished segment was left")
 		}
+	}
+}
+
+// A full disk gets back what the log can do without: removed segments first, then spare ones.
+func TestAFullDiskGetsSpareSegmentsBack(t *testing.T) {
+	m := fsx.NewMem()
+	o := testOptions(m)
+	o.ReadySegments, o.SpareSegments = 1, 8
+	w, _ := mustOpen(t, o)
+	must(t, w.Append(entries(1, 80, 1, 20_000)))
+	must(t, w.TruncateFront(80))
+	must(t, w.Append(entries(81, 1, 1, 10)))
+	must(t, w.Upkeep())
+	before := w.Metrics()
+	if before.Ready < 4 {
+		t.Fatalf("%d ready", before.Ready)
+	}
+	w.Shed()
+	must(t, w.Upkeep())
+	after := w.Metrics()
+	if after.Ready != 1 || after.Dropped-before.Dropped != int64(before.Ready-1) {
+		t.Fatalf("%d ready, %d dropped", after.Ready, after.Dropped-before.Dropped)
+	}
+	must(t, w.Append(entries(82, 40, 1, 20_000)))
+	checkRange(t, w, 80, 121, 1)
+	must(t, w.Close())
+	w, _ = mustOpen(t, testOptions(crash(m, 0)))
+	if w.LastIndex() != 121 {
+		t.Fatal(w.LastIndex())
 	}
 }
 
