@@ -259,13 +259,18 @@ func (a *API) do(ctx context.Context, method, path string, body io.Reader, conte
 func (a *API) failed(method, path string, err error) error {
 	var op *net.OpError
 	var timeout interface{ Timeout() bool }
+	if where := (*url.Error)(nil); errors.As(err, &where) {
+		err = where.Err
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("client: %s %s: %w", method, path, context.Canceled)
 	case errors.As(err, &op):
 		return &ConnectError{a.base, op.Err} // without the address, which stands before it
-	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &timeout) && timeout.Timeout():
 		return &ConnectError{a.base, err}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &ConnectError{a.base, errors.New("the connection was closed without an answer")}
 	}
 	return fmt.Errorf("client: %s %s: %w", method, path, err)
 }

@@ -39,6 +39,9 @@ func Reach(ctx context.Context, k *kgo.Client) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		err = op.Err
 	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer in %v that a Kafka server would give", dialTimeout)
+	}
 	seeds, _ := k.OptValue(kgo.SeedBrokers).([]string)
 	return &ConnectError{strings.Join(seeds, ","), err}
 }

@@ -41,12 +41,16 @@ func (a *app) explainCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "explain FILE.hr", Short: "Show how a module runs: stages, keys, shuffles, state, kernels", Args: cobra.ExactArgs(1),
 		Example: "  headrace explain examples/flights/flights.hr",
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			name, text, err := a.readModule(args[0])
 			if err != nil {
 				return err
 			}
-			m, err := dsl.Compile(args[0], text, dsl.Options{Name: name})
+			topics := a.serverTopics(cmd)
+			m, err := dsl.Compile(shownFile(args[0]), text, dsl.Options{Name: name, Catalog: topics.catalog()})
+			if topics.err != nil {
+				return topics.err
+			}
 			if err != nil {
 				return err
 			}
@@ -90,7 +94,7 @@ func (a *app) explainErrorCmd() *cobra.Command {
 				for i, c := range codes {
 					rows[i] = []any{c.Code, c.Title}
 				}
-				a.table([]column{{"code", false}, {"what", false}}, rows)
+				a.table([]column{{name: "code"}, {name: "what"}}, rows)
 				return nil
 			}
 			for _, c := range codes {

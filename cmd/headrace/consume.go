@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/headrace/headrace/client"
@@ -135,6 +136,9 @@ func (a *app) consume(cmd *cobra.Command, topic string, f *consumeFlags) error {
 		return err
 	}
 	starts, ends, err := client.Bounds(c.ctx, k, topic)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return serverCode("E1001", exitNotFound, "topic %q does not exist", topic)
+	}
 	if err != nil {
 		return err
 	}
@@ -167,9 +171,8 @@ func (a *app) consume(cmd *cobra.Command, topic string, f *consumeFlags) error {
 func partitionEnd(topic string, ends client.Offsets, p int32) (int64, error) {
 	end, ok := ends[p]
 	if !ok {
-		f := fail("E2011", exitNotFound, "topic %s has no partition %d", topic, p)
-		f.fix = fmt.Sprintf("Its partitions are 0 to %d.", len(ends)-1)
-		return 0, f
+		return 0, fail("E2011", exitNotFound, "topic %s has no partition %d", topic, p).
+			because(fmt.Sprintf("Its partitions are 0 to %d.", len(ends)-1), "Leave -p out, or choose another.")
 	}
 	return end, nil
 }

@@ -18,8 +18,13 @@ func (a *app) docsCmd() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "docs", Short: "Write docs/errors.md and docs/cli.md from the code", Args: cobra.NoArgs, Hidden: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			for name, text := range map[string]string{"errors.md": errorsPage(), "cli.md": cliPage(cmd.Root())} {
+		RunE: func(*cobra.Command, []string) error {
+			for _, name := range []string{"HEADRACE_SERVER", "HEADRACE_HTTP", "HEADRACE_DATA_DIR"} {
+				if err := os.Unsetenv(name); err != nil { // they are defaults of flags
+					return err
+				}
+			}
+			for name, text := range map[string]string{"errors.md": errorsPage(), "cli.md": cliPage((&app{}).root())} {
 				path := filepath.Join(dir, name)
 				if !check {
 					if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/dsl"
 	"github.com/headrace/headrace/dsl/plan"
+	"github.com/headrace/headrace/server"
 )
 
 // Exit codes.
@@ -101,6 +102,23 @@ func fail(code string, exit int, format string, args ...any) *failure {
 	return f
 }
 
+// serverCode is a refusal that the command foresees in the server's words.
+func serverCode(code string, exit int, format string, args ...any) *failure {
+	f := &failure{code: code, what: fmt.Sprintf(format, args...), exit: exit}
+	for _, c := range server.Codes() {
+		if c.Code == code {
+			f.why, f.fix = c.Why, c.Fix
+		}
+	}
+	return f
+}
+
+// because replaces why and fix of a code by those of the case.
+func (f *failure) because(why, fix string) *failure {
+	f.why, f.fix = why, fix
+	return f
+}
+
 func usageError(cmd *cobra.Command, what string) *failure {
 	f := fail("E2001", exitUsage, "%s", what)
 	f.why = "The usage is `" + cmd.UseLine() + "`."
@@ -135,10 +153,6 @@ func explain(err error) *failure {
 	case errors.As(err, &first), errors.Is(err, context.DeadlineExceeded), isDialError(err):
 		return fail("E2002", exitUnreachable, "%v", err)
 	}
-	msg := err.Error()
-	if strings.HasPrefix(msg, "unknown command") || strings.Contains(msg, "arg(s)") || strings.HasPrefix(msg, "required flag") || strings.HasPrefix(msg, "invalid argument") {
-		return fail("E2001", exitUsage, "%s", msg)
-	}
 	return fail("E2099", exitFailed, "%v", err)
 }
 
@@ -152,14 +166,18 @@ func invalidModule(list []plan.Diagnostic) *failure {
 	return &failure{exit: exitInvalid, diagnostics: list}
 }
 
+func diagnostics(in []client.Diagnostic) []plan.Diagnostic {
+	out := make([]plan.Diagnostic, len(in))
+	for i, d := range in {
+		out[i] = plan.Diagnostic{Code: d.Code, Message: d.Message, File: d.File, Line: d.Line, Column: d.Column, Length: d.Length, Reason: d.Reason, Fix: d.Fix, LineText: d.Source}
+	}
+	return out
+}
+
 // serverFailure is a refusal of the HTTP API.
 func serverFailure(e *client.Error) *failure {
 	if len(e.Errors) > 0 {
-		list := make([]plan.Diagnostic, len(e.Errors))
-		for i, d := range e.Errors {
-			list[i] = plan.Diagnostic{Code: d.Code, Message: d.Message, File: d.File, Line: d.Line, Column: d.Column, Length: d.Length, Reason: d.Reason, Fix: d.Fix, LineText: d.Source}
-		}
-		return invalidModule(list)
+		return invalidModule(diagnostics(e.Errors))
 	}
 	f := &failure{code: e.Code, what: e.Message, why: e.Why, fix: e.Fix, exit: exitFailed}
 	switch e.Status {
@@ -185,11 +203,13 @@ func kafkaFailure(k *kerr.Error, err error) *failure {
 	f.why, f.fix = k.Description, ""
 	switch k.Code {
 	case kerr.UnknownTopicOrPartition.Code:
-		f.exit, f.fix = exitNotFound, "`headrace topic list` shows what there is; `headrace topic create` makes one."
+		return serverCode("E1001", exitNotFound, "the topic does not exist")
 	case kerr.TopicAlreadyExists.Code:
 		f.exit = exitConflict
-	case kerr.TopicAuthorizationFailed.Code, kerr.PolicyViolation.Code:
-		f.exit = exitDenied
+	case kerr.PolicyViolation.Code:
+		return serverCode("E1008", exitDenied, "the server does not take records for this topic")
+	case kerr.MessageTooLarge.Code:
+		return serverCode("E1013", exitInvalid, "a record is larger than the topic allows")
 	}
 	return f
 }

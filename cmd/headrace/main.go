@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -102,7 +103,48 @@ Or see all of it:      headrace demo`,
 	add("other", a.versionCmd(), a.explainErrorCmd(), a.docsCmd())
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
+	explainArgs(root)
 	return root
+}
+
+// explainArgs makes wrong arguments usage errors that show the usage of their command.
+func explainArgs(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		explainArgs(sub)
+	}
+	check := cmd.Args
+	if check == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		err := check(cmd, args)
+		switch {
+		case err == nil:
+			return nil
+		case cmd.HasSubCommands() && len(args) > 0:
+			return unknownCommand(cmd, args[0])
+		case strings.HasPrefix(err.Error(), "unknown command"):
+			return usageError(cmd, fmt.Sprintf("`%s` takes no argument, not %q", cmd.CommandPath(), args[0]))
+		}
+		what := strings.ReplaceAll(err.Error(), "1 arg(s)", "1 argument")
+		return usageError(cmd, strings.ReplaceAll(what, "arg(s)", "arguments"))
+	}
+}
+
+func unknownCommand(cmd *cobra.Command, name string) *failure {
+	f := usageError(cmd, fmt.Sprintf("`%s` has no command %q", cmd.CommandPath(), name))
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	f.why = "Its commands are " + strings.Join(names, ", ") + "."
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		f.fix = fmt.Sprintf("Did you mean `%s %s`?", cmd.CommandPath(), near[0])
+	}
+	return f
 }
 
 const (

@@ -2,19 +2,23 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/dsl"
+	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/dsl/syntax"
+	"github.com/headrace/headrace/internal/scalar"
 )
 
 // readModule reads a .hr file, or standard input for "-".
@@ -22,7 +26,7 @@ func (a *app) readModule(file string) (name, text string, err error) {
 	var raw []byte
 	if file == "-" {
 		raw, err = io.ReadAll(io.LimitReader(a.in, maxModule+1))
-		name = "stdin"
+		name, file = "stdin", "stdin"
 	} else {
 		raw, err = os.ReadFile(file)
 		name = strings.TrimSuffix(filepath.Base(file), ".hr")
@@ -38,12 +42,19 @@ func (a *app) readModule(file string) (name, text string, err error) {
 
 const maxModule = 1 << 20
 
+// shownFile is what diagnostics call a file.
+func shownFile(file string) string {
+	if file == "-" {
+		return "stdin"
+	}
+	return file
+}
+
 func (a *app) applyCmd() *cobra.Command {
 	var (
 		name   string
 		params []string
 		opts   client.ApplyOptions
-		wait   time.Duration
 	)
 	cmd := &cobra.Command{
 		Use: "apply FILE.hr", Short: "Bring the server to a module's text", Args: cobra.ExactArgs(1),
@@ -59,7 +70,7 @@ Applying the same text twice changes nothing.`,
 			if name == "" {
 				name = base
 			}
-			opts.File = args[0]
+			opts.File = shownFile(args[0])
 			for _, p := range params {
 				k, v, ok := strings.Cut(p, "=")
 				if !ok {
@@ -73,13 +84,17 @@ Applying the same text twice changes nothing.`,
 			r, err := a.api().Apply(cmd.Context(), name, text, opts)
 			if err != nil {
 				var e *client.Error
-				if errors.As(err, &e) && len(e.Plan) > 0 {
-					a.printPlan(e.Plan)
+				if !errors.As(err, &e) || len(e.Plan) == 0 {
+					return err
 				}
-				return err
+				a.printPlan(e.Plan)
+				if opts.AllowBreak {
+					return err
+				}
+				return fail("E2009", exitConflict, "module %s is not applied: the change would break readers or writers", name)
 			}
-			for _, w := range r.Warnings {
-				fmt.Fprintf(a.err, "%s %s:%d: %s\n", w.Code, w.File, w.Line, w.Message)
+			for _, w := range diagnostics(r.Warnings) {
+				fmt.Fprint(a.err, dsl.Render(w))
 			}
 			if done, err := a.asJSON(r); done {
 				return err
@@ -93,7 +108,6 @@ Applying the same text twice changes nothing.`,
 			return nil
 		},
 	}
-	_ = wait
 	cmd.Flags().StringVar(&name, "name", "", "name of the module (default: the file's base name)")
 	cmd.Flags().StringArrayVarP(&params, "param", "p", nil, "value of a param, name=value; may be repeated")
 	cmd.Flags().BoolVar(&opts.DryRun, "dry-run", false, "print the plan difference only")
@@ -107,21 +121,27 @@ func (a *app) printPlan(changes []client.PlanChange) {
 	for i, c := range changes {
 		rows[i] = []any{c.Change, c.Pipeline, c.Why}
 	}
-	a.table([]column{{"change", false}, {"pipeline", false}, {"why", false}}, rows)
+	a.table([]column{{name: "change"}, {name: "pipeline"}, {name: "why"}}, rows)
 }
 
 func (a *app) checkCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check FILE.hr...", Short: "Compile modules without a server, and show every error", Args: cobra.MinimumNArgs(1),
+		Long: `Check compiles modules and shows every error and warning. It needs no server; with --server or --http it
+asks one for topics that a module reads and does not declare.`,
 		Example: "  headrace check examples/flights/flights.hr",
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			bad := &failure{exit: exitInvalid}
+			topics := a.serverTopics(cmd)
 			for _, file := range args {
 				name, text, err := a.readModule(file)
 				if err != nil {
 					return err
 				}
-				m, err := dsl.Compile(file, text, dsl.Options{Name: name})
+				m, err := dsl.Compile(shownFile(file), text, dsl.Options{Name: name, Catalog: topics.catalog()})
+				if topics.err != nil {
+					return topics.err
+				}
 				var errs *dsl.Errors
 				switch {
 				case errors.As(err, &errs):
@@ -133,7 +153,7 @@ func (a *app) checkCmd() *cobra.Command {
 				for _, w := range m.Warnings {
 					fmt.Fprint(a.err, dsl.Render(w))
 				}
-				fmt.Fprintf(a.out, "%s: %d topics, %d pipelines, %d views\n", file, len(m.Topics), len(m.Pipelines), len(m.Views))
+				fmt.Fprintf(a.out, "%s: %s, %s, %s\n", shownFile(file), plural(len(m.Topics), "topic"), plural(len(m.Pipelines), "pipeline"), plural(len(m.Views), "view"))
 			}
 			if len(bad.diagnostics) > 0 {
 				return bad
@@ -142,6 +162,53 @@ func (a *app) checkCmd() *cobra.Command {
 		},
 	}
 	return cmd
+}
+
+// serverTopics lets the compiler find topics on a server, if an address was given.
+type serverTopics struct {
+	ctx context.Context
+	api *client.API // nil: none
+	err error       // the first failure other than an unknown topic
+}
+
+func (a *app) serverTopics(cmd *cobra.Command) *serverTopics {
+	s := &serverTopics{ctx: cmd.Context()}
+	if cmd.Flags().Changed("server") || cmd.Flags().Changed("http") {
+		s.api = a.api()
+	}
+	return s
+}
+
+func (s *serverTopics) catalog() dsl.Catalog {
+	if s.api == nil {
+		return nil
+	}
+	return s
+}
+
+// Topic implements dsl.Catalog. A topic without a schema is bytes.
+func (s *serverTopics) Topic(name string) (*plan.Topic, bool) {
+	t, err := s.api.Topic(s.ctx, name)
+	if err != nil {
+		var refused *client.Error
+		if s.err == nil && (!errors.As(err, &refused) || refused.Status != http.StatusNotFound) {
+			s.err = err
+		}
+		return nil, false
+	}
+	schema, err := client.ParseSchema(t.Schema)
+	if err != nil {
+		s.err = cmp.Or(s.err, err)
+		return nil, false
+	}
+	if schema == nil {
+		opaque := scalar.Type{Kind: scalar.KindBytes, Nullable: true}
+		schema = &plan.Topic{Format: plan.FormatRaw, Schema: plan.Schema{Columns: []plan.Column{
+			{Name: "key", Input: "key", Type: opaque}, {Name: "value", Input: "value", Type: opaque},
+		}}}
+	}
+	schema.Name, schema.Partitions = t.Name, int(t.Partitions)
+	return schema, true
 }
 
 func (a *app) fmtCmd() *cobra.Command {
@@ -163,7 +230,7 @@ func (a *app) fmtCmd() *cobra.Command {
 				out, diags := syntax.Format(text)
 				if len(diags) > 0 {
 					for i := range diags {
-						diags[i].File = file
+						diags[i].File = shownFile(file)
 					}
 					return invalidModule(diags)
 				}
@@ -213,7 +280,7 @@ func (a *app) moduleCmd() *cobra.Command {
 			for i, m := range modules {
 				rows[i] = []any{m.Name, m.Version, m.State, len(m.Pipelines), len(m.Views), m.Reason}
 			}
-			a.table([]column{{"name", false}, {"version", true}, {"state", false}, {"pipelines", true}, {"views", true}, {"reason", false}}, rows)
+			a.table([]column{{name: "name"}, {name: "version", right: true}, {name: "state"}, {name: "pipelines", right: true}, {name: "views", right: true}, {name: "reason", optional: true}}, rows)
 			return nil
 		},
 	}
@@ -253,6 +320,11 @@ func (a *app) addChanges(cmd *cobra.Command, arg, stops, deletes string) {
 		return &cobra.Command{
 			Use: verb + " " + arg, Short: short, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
+				if cmd.Parent().Name() == "pipeline" {
+					if err := pipelineName(args[0]); err != nil {
+						return err
+					}
+				}
 				if err := do(cmd, args[0]); err != nil {
 					return err
 				}
@@ -290,6 +362,9 @@ func (a *app) pipelineCmd() *cobra.Command {
 	describe := &cobra.Command{
 		Use: "describe MODULE/TOPIC", Short: "Show a pipeline's progress, watermark and counters", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := pipelineName(args[0]); err != nil {
+				return err
+			}
 			p, err := a.api().Pipeline(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -308,12 +383,20 @@ func (a *app) pipelineCmd() *cobra.Command {
 	return cmd
 }
 
+// pipelineName refuses the name of a module, whose other pipelines would be meant too.
+func pipelineName(name string) error {
+	if module, topic, ok := strings.Cut(name, "/"); !ok || module == "" || topic == "" {
+		return serverCode("E1065", exitNotFound, "%q is no pipeline", name)
+	}
+	return nil
+}
+
 func (a *app) printPipelines(pipelines []client.Pipeline) {
 	rows := make([][]any, len(pipelines))
 	for i, p := range pipelines {
 		rows[i] = []any{p.Name, p.State, p.Watermark, count(p.Lag), count(p.Counters.In), count(p.Counters.Out), count(p.Counters.Late), count(p.Counters.Invalid + p.Counters.Failed), p.Reason}
 	}
-	a.table([]column{{"name", false}, {"state", false}, {"watermark", false}, {"lag", true}, {"in", true}, {"out", true}, {"late", true}, {"failed", true}, {"reason", false}}, rows)
+	a.table([]column{{name: "name"}, {name: "state"}, {name: "watermark"}, {name: "lag", right: true}, {name: "in", right: true}, {name: "out", right: true}, {name: "late", right: true}, {name: "failed", right: true}, {name: "reason", optional: true}}, rows)
 }
 
 func (a *app) describePipeline(p *client.Pipeline) {
@@ -333,11 +416,11 @@ func (a *app) describePipeline(p *client.Pipeline) {
 	for i, s := range p.Counters.Stages {
 		rows[i] = []any{i + 1, s.Stage, count(s.In), count(s.Out), count(s.Filtered), count(s.Late), count(s.Failed)}
 	}
-	a.table([]column{{"stage", true}, {"what", false}, {"in", true}, {"out", true}, {"filtered", true}, {"late", true}, {"failed", true}}, rows)
+	a.table([]column{{name: "stage", right: true}, {name: "what"}, {name: "in", right: true}, {name: "out", right: true}, {name: "filtered", right: true}, {name: "late", right: true}, {name: "failed", right: true}}, rows)
 	rows = rows[:0]
 	for _, s := range p.Partitions {
 		rows = append(rows, []any{s.Partition, s.Next, s.End, s.End - s.Next, s.Watermark})
 	}
 	fmt.Fprintln(a.out)
-	a.table([]column{{"partition", true}, {"next", true}, {"log end", true}, {"lag", true}, {"watermark", false}}, rows)
+	a.table([]column{{name: "partition", right: true}, {name: "next", right: true}, {name: "log end", right: true}, {name: "lag", right: true}, {name: "watermark"}}, rows)
 }

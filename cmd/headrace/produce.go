@@ -93,7 +93,12 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 	if err != nil {
 		return err
 	}
-	if f.partition >= t.Partitions {
+	switch {
+	case t.Kind == "derived":
+		return serverCode("E1008", exitDenied, "topic %q is written by the pipeline %s", topic, t.Owner)
+	case t.Kind == "view":
+		return serverCode("E1009", exitDenied, "%q is a view of %s", topic, t.Source)
+	case f.partition >= t.Partitions:
 		_, err := partitionEnd(topic, make(client.Offsets, t.Partitions), f.partition)
 		return err
 	}
@@ -182,7 +187,7 @@ func refused(s client.PublishStats, err error) *failure {
 		return explain(err)
 	}
 	why := explain(first.First)
-	f := fail("E2005", exitPartly, "%s of %s records were not acknowledged: %v", count(s.Sent-s.Acknowledged), count(s.Sent), first.First)
+	f := fail("E2005", exitPartly, "%s of %s not acknowledged: %v", count(s.Sent-s.Acknowledged), plural(s.Sent, "record"), first.First)
 	if s.Acknowledged == 0 && why.exit != exitFailed {
 		f.exit = why.exit
 	}
@@ -195,11 +200,15 @@ func refused(s client.PublishStats, err error) *failure {
 var errEnough = errors.New("enough records")
 
 func (a *app) summary(s client.PublishStats, took time.Duration) {
+	if s.Sent == 0 {
+		fmt.Fprintln(a.err, "no records sent")
+		return
+	}
 	secs := max(took.Seconds(), 1e-9)
-	fmt.Fprintf(a.err, "%s records acknowledged (%s) in %.2f s: %s records/s, %s/s", count(s.Acknowledged), size(s.Bytes), secs,
+	fmt.Fprintf(a.err, "%s acknowledged (%s) in %.2f s: %s records/s, %s/s", plural(s.Acknowledged, "record"), size(s.Bytes), secs,
 		count(int64(float64(s.Acknowledged)/secs)), size(int64(float64(s.Bytes)/secs)))
 	if s.P50 > 0 {
-		fmt.Fprintf(a.err, "; publish latency p50 %.2f ms, p99 %.2f ms", s.P50.Seconds()*1e3, s.P99.Seconds()*1e3)
+		fmt.Fprintf(a.err, "; acknowledged after p50 %.2f ms, p99 %.2f ms", s.P50.Seconds()*1e3, s.P99.Seconds()*1e3)
 	}
 	if s.Failed > 0 {
 		fmt.Fprintf(a.err, "; %s failed", count(s.Failed))
@@ -330,7 +339,8 @@ func readLines(in *bufio.Reader, delimiter string, schema *plan.Topic, send func
 		if delimiter != "" {
 			k, v, ok := bytes.Cut(line, []byte(delimiter))
 			if !ok {
-				return fail("E2004", exitInvalid, "line %d has no %q", n, delimiter)
+				return fail("E2004", exitInvalid, "line %d has no %q", n, delimiter).
+					because("With -K every line is key, delimiter, value.", "Give the delimiter that the lines have, or leave -K out.")
 			}
 			key, line = k, v
 		} else {
@@ -341,7 +351,8 @@ func readLines(in *bufio.Reader, delimiter string, schema *plan.Topic, send func
 		}
 	}
 	if errors.Is(sc.Err(), bufio.ErrTooLong) {
-		return fail("E2004", exitInvalid, "a line is longer than 1 MiB")
+		return fail("E2004", exitInvalid, "a line is longer than 1 MiB").
+			because("A line is a record, and a record is at most that long.", "Split the record; or is it a file without line breaks?")
 	}
 	return sc.Err()
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -31,7 +33,7 @@ func (a *app) outputFlag(cmd *cobra.Command) {
 	}
 }
 
-// json reports whether -o json was asked for, and if so writes v.
+// asJSON reports whether -o json was asked for, and if so writes v.
 func (a *app) asJSON(v any) (bool, error) {
 	if a.output != outputJSON {
 		return false, nil
@@ -42,16 +44,17 @@ func (a *app) asJSON(v any) (bool, error) {
 	return true, enc.Encode(v)
 }
 
-// A column of a table: numbers stand to the right.
+// A column of a table: numbers stand to the right. An optional one is left out when it has nothing.
 type column struct {
-	name  string
-	right bool
+	name     string
+	right    bool
+	optional bool
 }
 
 // table writes rows under a header, without lines, so that the output can be cut by other programs.
 func (a *app) table(columns []column, rows [][]any) {
+	columns, rows = withoutEmpty(columns, rows)
 	t := table.NewWriter()
-	t.SetOutputMirror(a.out)
 	s := table.StyleDefault
 	s.Options = table.OptionsNoBordersAndSeparators
 	s.Box.PaddingLeft, s.Box.PaddingRight = "", "  "
@@ -71,7 +74,30 @@ func (a *app) table(columns []column, rows [][]any) {
 	for _, r := range rows {
 		t.AppendRow(r)
 	}
-	t.Render()
+	for line := range strings.Lines(t.Render() + "\n") {
+		fmt.Fprintln(a.out, strings.TrimRight(line, " \n"))
+	}
+}
+
+// withoutEmpty leaves out the optional columns without a value.
+func withoutEmpty(columns []column, rows [][]any) ([]column, [][]any) {
+	var keep []int
+	for i, c := range columns {
+		if !c.optional || slices.ContainsFunc(rows, func(r []any) bool { return r[i] != "" }) {
+			keep = append(keep, i)
+		}
+	}
+	cols := make([]column, len(keep))
+	for k, i := range keep {
+		cols[k] = columns[i]
+	}
+	out := make([][]any, len(rows))
+	for r := range rows {
+		for _, i := range keep {
+			out[r] = append(out[r], rows[r][i])
+		}
+	}
+	return cols, out
 }
 
 // count writes a number with thousands separated by commas, for people.
@@ -85,6 +111,14 @@ func count[T ~int | ~int32 | ~int64 | ~uint64](n T) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
+}
+
+// plural writes a number and its noun.
+func plural[T ~int | ~int32 | ~int64](n T, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return count(n) + " " + noun
 }
 
 // size writes bytes in binary units.

@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/dsl/plan"
 )
 
 func (a *app) api() *client.API { return client.NewAPI(a.http) }
@@ -48,7 +50,7 @@ func (a *app) topicCreateCmd() *cobra.Command {
 				if dryRun {
 					what = "could be created"
 				}
-				fmt.Fprintf(a.err, "topic %s %s with %d partitions\n", t.Name, what, t.Partitions)
+				fmt.Fprintf(a.err, "topic %s %s with %s\n", t.Name, what, plural(t.Partitions, "partition"))
 			}
 			return nil
 		},
@@ -78,7 +80,7 @@ func (a *app) topicListCmd() *cobra.Command {
 				}
 				rows[i] = []any{t.Name, t.Kind, t.Partitions, from}
 			}
-			a.table([]column{{"name", false}, {"kind", false}, {"partitions", true}, {"written by", false}}, rows)
+			a.table([]column{{name: "name"}, {name: "kind"}, {name: "partitions", right: true}, {name: "written by", optional: true}}, rows)
 			return nil
 		},
 	}
@@ -86,9 +88,13 @@ func (a *app) topicListCmd() *cobra.Command {
 	return cmd
 }
 
+// mainSettings are shown of every topic; the others when they were set.
+var mainSettings = []string{"cleanup.policy", "max.message.bytes", "message.timestamp.type", "retention.bytes", "retention.ms"}
+
 func (a *app) topicDescribeCmd() *cobra.Command {
+	var all bool
 	cmd := &cobra.Command{
-		Use: "describe NAME", Short: "Show a topic's offsets and settings", Args: cobra.ExactArgs(1),
+		Use: "describe NAME", Short: "Show a topic's columns, offsets and settings", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := a.api().Topic(cmd.Context(), args[0])
 			if err != nil {
@@ -110,25 +116,57 @@ func (a *app) topicDescribeCmd() *cobra.Command {
 			if t.Records != nil {
 				fmt.Fprintf(a.out, "offsets     %s\n", count(*t.Records))
 			}
+			if err := a.printSchema(&t); err != nil {
+				return err
+			}
 			rows := make([][]any, len(t.Ranges))
 			for i, r := range t.Ranges {
 				rows[i] = []any{r.Partition, r.LogStart, r.LogEnd}
 			}
 			fmt.Fprintln(a.out)
-			a.table([]column{{"partition", true}, {"log start", true}, {"log end", true}}, rows)
-			if len(t.Configs) > 0 {
-				rows = rows[:0]
-				for _, c := range t.Configs {
+			a.table([]column{{name: "partition", right: true}, {name: "log start", right: true}, {name: "log end", right: true}}, rows)
+			rows = rows[:0]
+			for _, c := range t.Configs {
+				if all || c.Source != "default" || slices.Contains(mainSettings, c.Name) {
 					rows = append(rows, []any{c.Name, c.Value, c.Source})
 				}
+			}
+			if len(rows) > 0 {
 				fmt.Fprintln(a.out)
-				a.table([]column{{"setting", false}, {"value", false}, {"from", false}}, rows)
+				a.table([]column{{name: "setting"}, {name: "value"}, {name: "from"}}, rows)
 			}
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&all, "all", false, "show every setting, also those that were not set")
 	a.outputFlag(cmd)
 	return cmd
+}
+
+// printSchema lists the columns of a topic that has declared ones.
+func (a *app) printSchema(t *client.Topic) error {
+	schema, err := client.ParseSchema(t.Schema)
+	if schema == nil || err != nil {
+		return err
+	}
+	format := "json"
+	if schema.Format == plan.FormatCSV {
+		format = "csv"
+	}
+	fmt.Fprintf(a.out, "format      %s\n\n", format)
+	rows := make([][]any, len(schema.Schema.Columns))
+	for i, c := range schema.Schema.Columns {
+		field, key := "", ""
+		if c.Input != c.Name {
+			field = c.Input
+		}
+		if slices.Contains(schema.Key, i) {
+			key = "key"
+		}
+		rows[i] = []any{c.Name, c.Type.String(), field, key}
+	}
+	a.table([]column{{name: "column"}, {name: "type"}, {name: "field", optional: true}, {name: "key", optional: true}}, rows)
+	return nil
 }
 
 func (a *app) topicDeleteCmd() *cobra.Command {

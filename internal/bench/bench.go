@@ -201,6 +201,9 @@ func (r *Report) Text() string {
 	if r.MaxMs > 0 {
 		line("publish latency", "mean %.3f  p50 %.3f  p99 %.3f  p99.9 %.3f  max %.3f ms", r.MeanMs, r.P50Ms, r.P99Ms, r.P999Ms, r.MaxMs)
 	}
+	if r.Name == "recovery" {
+		line("acknowledged", "%d records before the kill, all there after it", r.Messages)
+	}
 	if r.StartMs > 0 {
 		line("ready after", "%.0f ms", r.StartMs)
 	}
@@ -211,7 +214,7 @@ func (r *Report) Text() string {
 		line("resident memory", "%.0f MiB", float64(r.RSSBytes)/(1<<20))
 	}
 	if r.CPUSeconds > 0 {
-		line("processor time", "%.2f s in %.2f s", r.CPUSeconds, r.Seconds)
+		line("processor time", "%.2f s in %.2f s, client and server", r.CPUSeconds, r.Seconds)
 	}
 	b.WriteString(plot(r.Timeline))
 	return b.String()

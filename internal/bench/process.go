@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -27,14 +28,19 @@ type process struct {
 	ready       time.Duration // from the start of the process to /readyz
 }
 
-// freePort asks the system for a port that nobody uses now.
-func freePort() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+// freePorts asks the system for two addresses that nobody uses now.
+func freePorts() (a, b string, err error) {
+	one, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", fmt.Errorf("bench: %w", err)
+		return "", "", fmt.Errorf("bench: %w", err)
 	}
-	defer ln.Close()
-	return ln.Addr().String(), nil
+	defer one.Close()
+	two, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", "", fmt.Errorf("bench: %w", err)
+	}
+	defer two.Close()
+	return one.Addr().String(), two.Addr().String(), nil
 }
 
 // startProcess starts a server on a data directory and waits until it is ready.
@@ -44,14 +50,11 @@ func startProcess(ctx context.Context, data string) (*process, error) {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	p := &process{}
-	if p.kafka, err = freePort(); err != nil {
-		return nil, err
-	}
-	if p.http, err = freePort(); err != nil {
+	if p.kafka, p.http, err = freePorts(); err != nil {
 		return nil, err
 	}
 	p.cmd = exec.Command(self, "serve", "--data", data, "--kafka", p.kafka, "--http", p.http, "--log-level", "warn")
-	p.cmd.Stderr = nil
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is this process's to handle
 	began := time.Now()
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("bench: start a server: %w", err)
