@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/headrace/headrace/dsl"
 	"github.com/headrace/headrace/log"
@@ -70,10 +71,23 @@ func engineError(err error) error {
 		{context.Canceled, broker.NotReady},
 	} {
 		if errors.Is(err, row.is) {
-			return &broker.Error{Code: row.code, Message: err.Error(), Err: err}
+			e := &broker.Error{Code: row.code, Message: userText(err), Err: err}
+			if errors.Is(err, runtime.ErrNameTaken) {
+				e.Why, e.Fix = "Topics of all modules share one space of names, and one pipeline alone writes each.", "Give the topic another name with `as`, or delete the module that writes it."
+			}
+			return e
 		}
 	}
 	return broker.AsError(err)
+}
+
+// userText leaves out of an error which package met it.
+func userText(err error) string {
+	text := err.Error()
+	for _, prefix := range []string{"runtime: ", "replication: "} {
+		text = strings.ReplaceAll(text, prefix, "")
+	}
+	return text
 }
 
 // view is runtime's view as the fronts see it.

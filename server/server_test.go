@@ -160,6 +160,32 @@ func TestTheLogSaysWhereClientsConnect(t *testing.T) {
 	}
 }
 
+func TestAServerWithoutPipelinesServesTopics(t *testing.T) {
+	o := options(fsx.NewMem())
+	o.NoEngine, o.HTTPAddr = true, "127.0.0.1:0"
+	s := start(t, o)
+	if status, body := call(t, s, "GET", "/api/v1/modules", ""); status != 503 || !strings.Contains(body, "E1068") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := call(t, s, "POST", "/api/v1/topics", `{"name":"t"}`); status != 201 {
+		t.Errorf("%d %s", status, body)
+	}
+	if err := client(t, s).ProduceSync(t.Context(), &kgo.Record{Topic: "t", Value: []byte("x")}).FirstErr(); err != nil {
+		t.Error(err)
+	}
+	if status, body := call(t, s, "GET", "/readyz", ""); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := call(t, s, "GET", "/metrics", ""); status != 200 || !strings.Contains(body, "headrace_ready 1") {
+		t.Errorf("%d", status)
+	}
+	o = options(fsx.NewMem())
+	o.HTTPAddr = "-"
+	if s := start(t, o); s.HTTPAddr() != "" {
+		t.Errorf("http on %s", s.HTTPAddr())
+	}
+}
+
 const module = `
 topic orders {
   order_id: string,

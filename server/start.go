@@ -181,7 +181,7 @@ func (s *Server) serve(pipelines broker.Pipelines) error {
 				Broker: s.broker, Pipelines: pipelines, Logger: o.Logger, Metrics: s.metricsHandler(), Ready: s.notReady,
 				KafkaAddr: advertised, Version: o.Version, AnyHost: o.Insecure,
 			}),
-			ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 			ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 		}
 		s.wg.Go(func() {

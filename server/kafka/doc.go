@@ -29,4 +29,14 @@
 // Only versions whose behaviour is built are advertised (see apis). The one exception is Produce,
 // advertised from 0 because librdkafka before 2.11.1 enables compression only then; 0 to 2 are refused
 // with an error that says so.
+//
+// # Foreign suites
+//
+// franz-go v1.22.3 has a suite that runs against any broker:
+//
+//	KGO_SEEDS=127.0.0.1:9092 KGO_TEST_RF=1 KGO_TEST_RECORDS=20000 go test ./pkg/kgo -skip Txn
+//
+// Two of its tests do not hold here, by design: TestConsumeRegex asks for the topic __consumer_offsets
+// (offsets are not a topic here), and TestIssueFetchLargerThanBrokerMaxReadBytes for max.message.bytes of
+// 10 MiB (the limit is 7 MiB). Transactions, share groups and SASL are not served.
 package kafka
