@@ -3,6 +3,7 @@ package runtime_test
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
@@ -20,7 +21,7 @@ import (
 	"github.com/headrace/headrace/runtime"
 )
 
-// A bench is a node with an engine over a file system in memory.
+// A rig is a node with an engine over a file system in memory.
 type rig struct {
 	t    testing.TB
 	fs   *fsx.Mem
@@ -268,4 +269,13 @@ func (r *rig) caughtUp(names ...string) {
 			return s.State == runtime.StateRunning && s.Lag == 0 && len(s.Partitions) > 0
 		})
 	}
+}
+
+func itoa(n int) string { return fmt.Sprint(n) }
+
+// countOf reads the member n of a JSON row.
+func countOf(value string) int {
+	var row struct{ N int }
+	_ = json.Unmarshal([]byte(value), &row) // 0 shows in the sum
+	return row.N
 }

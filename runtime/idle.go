@@ -17,12 +17,16 @@ import (
 type idler struct {
 	l      *life
 	looked int64   // when markSources last looked, ns
-	quiet  []int64 // since when a partition has been without news, ns; 0: it has news
+	quiet  []int64 // since when a partition has been without news, ns
 	ends   []int64 // log end then
 }
 
 func newIdler(l *life) *idler {
-	return &idler{l: l, quiet: make([]int64, len(l.parts)), ends: make([]int64, len(l.parts)), looked: math.MinInt64}
+	d := &idler{l: l, quiet: make([]int64, len(l.parts)), ends: make([]int64, len(l.parts)), looked: math.MinInt64}
+	for i, p := range l.parts {
+		d.ends[i], d.quiet[i] = p.LogEnd(), l.opts.Now().UnixNano()
+	}
+	return d
 }
 
 // period is how often idle source partitions are looked for, 0 if never.
@@ -98,14 +102,16 @@ func (d *idler) markSources(ctx context.Context) error {
 	if by, _ := l.markers.LoadOrStore(l.source[0].Topic, l.id); by != l.id {
 		return nil
 	}
-	var u log.Unit
+	idle := make([]bool, len(l.parts))
+	marks := make([]operators.EventTime, len(l.parts)) // W_p after this round
 	for i, p := range l.inputs.parts {
+		in := &l.chain.inputs[i]
+		marks[i] = in.watermark
 		end := p.part.LogEnd()
-		if end != d.ends[i] || p.read < end || len(p.pending) > 0 || d.quiet[i] == 0 {
+		if end != d.ends[i] || p.read < end || len(p.pending) > 0 {
 			d.ends[i], d.quiet[i] = end, now
 			continue
 		}
-		in := &l.chain.inputs[i]
 		since := d.quiet[i]
 		if in.appended != operators.MinEventTime {
 			since = max(in.appended, 0) // known exactly
@@ -113,9 +119,23 @@ func (d *idler) markSources(ctx context.Context) error {
 		if now-since < int64(l.pl.Source.Time.Idle) || in.watermark == operators.MaxEventTime {
 			continue
 		}
-		mark := d.markOf(i, now)
-		if mark > in.watermark && mark != operators.MaxEventTime {
-			u.Append(l.source[i], record.TimeMark(mark, max(0, now/1e6)))
+		idle[i] = true
+		marks[i] = max(marks[i], d.markOf(i, now))
+	}
+	least := operators.MaxEventTime // of the partitions with rows
+	for i, m := range marks {
+		if l.chain.inputs[i].maxTime != operators.MinEventTime {
+			least = min(least, m)
+		}
+	}
+	var u log.Unit
+	for i, m := range marks {
+		in := &l.chain.inputs[i]
+		if in.maxTime == operators.MinEventTime {
+			m = least
+		}
+		if idle[i] && m > in.watermark && m != operators.MaxEventTime {
+			u.Append(l.source[i], record.TimeMark(m, max(0, now/1e6)))
 		}
 	}
 	if u.Empty() {
@@ -127,29 +147,16 @@ func (d *idler) markSources(ctx context.Context) error {
 	return nil
 }
 
-// markOf is the time mark for an idle partition, MinEventTime for none.
+// markOf is the time mark for an idle partition that had rows, MinEventTime for none.
 func (d *idler) markOf(i int, now int64) operators.EventTime {
-	inputs, spec := d.l.chain.inputs, d.l.pl.Source.Time
-	in := &inputs[i]
-	if in.maxTime != operators.MinEventTime {
-		delay := spec.Delay
-		if delay == 0 {
-			delay = spec.Lag
-		}
-		passed := now - in.appended
-		if passed < 0 || in.maxTime > operators.MaxEventTime-passed {
-			return operators.MinEventTime
-		}
-		return minus(in.maxTime+passed, int64(delay))
-	}
-	mark := operators.MaxEventTime
-	for k := range inputs {
-		if inputs[k].maxTime != operators.MinEventTime {
-			mark = min(mark, inputs[k].watermark)
-		}
-	}
-	if mark == operators.MaxEventTime {
+	in, spec := &d.l.chain.inputs[i], d.l.pl.Source.Time
+	passed := now - in.appended
+	if in.maxTime == operators.MinEventTime || passed < 0 || in.maxTime > operators.MaxEventTime-passed {
 		return operators.MinEventTime
 	}
-	return mark
+	delay := spec.Delay
+	if delay == 0 {
+		delay = spec.Lag
+	}
+	return minus(in.maxTime+passed, int64(delay))
 }

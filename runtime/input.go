@@ -88,7 +88,7 @@ func (in *inputs) fill(budget, workers int) (bool, error) {
 			ready = append(ready, p)
 		}
 		if p.part.Dropped() {
-			return false, fmt.Errorf("%w: partition %d was deleted", errSource, p.index)
+			return false, fmt.Errorf("%w (partition %d)", errSource, p.index)
 		}
 	}
 	if len(ready) == 0 {

@@ -178,8 +178,9 @@ func (t *task) life(ctx context.Context) error {
 		return err
 	}
 	defer l.close()
+	idler := newIdler(l)
 	t.setState(StateRunning, "")
-	return l.loop(ctx)
+	return l.loop(ctx, idler)
 }
 
 const (
@@ -202,7 +203,7 @@ func (l *life) open(ctx context.Context) error {
 	for _, id := range l.source {
 		p, ok := store.Partition(id)
 		if !ok {
-			return fmt.Errorf("runtime: source partition %s does not exist", id)
+			return fmt.Errorf("%w (partition %s)", errSource, id)
 		}
 		l.parts = append(l.parts, p)
 	}
@@ -217,8 +218,11 @@ func (l *life) open(ctx context.Context) error {
 	l.chain = c
 	c.changeBytes = max(c.changeBytes, l.changeBytes)
 	l.marked = make([]operators.EventTime, len(outs.main.partitions))
-	for i := range l.marked {
-		l.marked[i] = operators.MinEventTime
+	for i, id := range outs.main.partitions {
+		if l.marked[i], err = lastMark(store, id); err != nil {
+			c.close()
+			return err
+		}
 	}
 	from := make([]int64, len(l.parts))
 	for i, p := range l.parts {
@@ -250,6 +254,25 @@ func (l *life) open(ctx context.Context) error {
 	return nil
 }
 
+// lastMark is the time mark at the end of a partition, MinEventTime if something else is there.
+func lastMark(store *log.Store, id log.PartitionID) (operators.EventTime, error) {
+	p, ok := store.Partition(id)
+	if !ok || p.LogEnd() <= p.LogStart() {
+		return operators.MinEventTime, nil
+	}
+	batches, err := p.Read(p.LogEnd()-1, 1, nil)
+	switch {
+	case errors.Is(err, log.ErrOffsetRange): // retention was faster
+	case err != nil:
+		return 0, fmt.Errorf("runtime: read the last time mark of %s: %w", id, err)
+	default:
+		if w, _, mark := controlBatch(batches[len(batches)-1].Data); mark {
+			return w, nil
+		}
+	}
+	return operators.MinEventTime, nil
+}
+
 // resumeAt puts the chain and the cut where a step left them.
 func (l *life) resumeAt(p *log.Progress, from []int64) error {
 	c := l.chain
@@ -261,7 +284,7 @@ func (l *life) resumeAt(p *log.Progress, from []int64) error {
 	for i, cut := range p.To {
 		k, ok := at[cut.Partition]
 		if !ok {
-			return fmt.Errorf("%w: its source was made anew (it had partition %s); apply the module again to compute it from the beginning", errSource, cut.Partition)
+			return fmt.Errorf("%w (it had partition %s)", errSource, cut.Partition)
 		}
 		from[k] = cut.Offset
 		inputs[i] = &c.inputs[k]
@@ -275,7 +298,7 @@ func (l *life) resumeAt(p *log.Progress, from []int64) error {
 }
 
 // errSource says that a source partition is gone.
-var errSource = errors.New("runtime: source is gone")
+var errSource = errors.New("runtime: the source topic was deleted or made anew; apply the module again to compute the pipeline from its beginning")
 
 // close gives everything back. Steps in flight are not waited for: whoever opens the task next is behind
 // them in the log.
@@ -299,8 +322,7 @@ func resultError(r replication.Result) error {
 const maxFlying = 4
 
 // loop steps until ctx ends or a step does not commit.
-func (l *life) loop(ctx context.Context) error {
-	idler := newIdler(l)
+func (l *life) loop(ctx context.Context, idler *idler) error {
 	for {
 		if err := l.collect(len(l.flying) >= maxFlying); err != nil {
 			return err
