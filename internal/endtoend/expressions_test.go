@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"cmp"
 	"crypto/md5"
 	"crypto/sha256"
 	"encoding/base64"
@@ -196,7 +197,7 @@ var expressions = []expression{
 	{`ceil(f)`, func(r *sample) any { return math.Ceil(r.f) }},
 	{`floor(f)`, func(r *sample) any { return math.Floor(r.f) }},
 	{`round(f)`, func(r *sample) any { return math.Round(r.f) }},
-	{`sign(i)`, func(r *sample) any { return int64(cmp(r.i, 0)) }},
+	{`sign(i)`, func(r *sample) any { return int64(cmp.Compare(r.i, 0)) }},
 	{`sqrt(abs(f))`, func(r *sample) any { return math.Sqrt(math.Abs(r.f)) }},
 	{`pow(f, 3)`, func(r *sample) any { return math.Pow(r.f, 3) }},
 	{`exp(f / 100)`, func(r *sample) any { return math.Exp(r.f / 100) }},
@@ -223,7 +224,7 @@ var expressions = []expression{
 	{`u + 1`, func(r *sample) any { return r.u + 1 }},
 	{`!(i > 0) && not (f > 0)`, func(r *sample) any { return r.i <= 0 && r.f <= 0 }},
 	{`0x1f + 1_000`, func(r *sample) any { return int64(0x1f + 1000) }},
-	{`(if i > 0 { "pos" } else if i == 0 { "zero" } else { "neg" })`, func(r *sample) any { return [3]string{"neg", "zero", "pos"}[cmp(r.i, 0)+1] }},
+	{`(if i > 0 { "pos" } else if i == 0 { "zero" } else { "neg" })`, func(r *sample) any { return [3]string{"neg", "zero", "pos"}[cmp.Compare(r.i, 0)+1] }},
 	{`(let x = i * 2; let y = x + 1; x * y)`, func(r *sample) any { return r.i * 2 * (r.i*2 + 1) }},
 	{`round(geo_distance(52.52, 13.405, 48.8566, 2.3522) / 1000)`, func(r *sample) any { return 877.0 }},
 
@@ -371,7 +372,11 @@ var expressions = []expression{
 	{`not (s contains "a")`, func(r *sample) any { return !strings.Contains(r.s, "a") }},
 	{`s matches "^[a-z]+ [a-z]+$"`, func(r *sample) any { return regexp.MustCompile("^[a-z]+ [a-z]+$").MatchString(r.s) }},
 	{`repeat(s, 2)`, func(r *sample) any { return r.s + r.s }},
-	{`substr(s, 1, 3)`, func(r *sample) any { x := []rune(r.s); from := min(1, len(x)); return string(x[from:min(from+3, len(x))]) }},
+	{`substr(s, 1, 3)`, func(r *sample) any {
+		x := []rune(r.s)
+		from := min(1, len(x))
+		return string(x[from:min(from+3, len(x))])
+	}},
 	{`s[1:3]`, func(r *sample) any { x := []rune(r.s); return string(x[min(1, len(x)):min(3, len(x))]) }},
 	{`part(s, "/", 2)`, func(r *sample) any {
 		p := strings.Split(r.s, "/")
@@ -380,8 +385,14 @@ var expressions = []expression{
 		}
 		return p[2]
 	}},
-	{`lpad(s, 6, "*")`, func(r *sample) any { x := []rune(r.s); return strings.Repeat("*", max(0, 6-len(x))) + string(x[:min(len(x), 6)]) }},
-	{`rpad(s, 6)`, func(r *sample) any { x := []rune(r.s); return string(x[:min(len(x), 6)]) + strings.Repeat(" ", max(0, 6-len(x))) }},
+	{`lpad(s, 6, "*")`, func(r *sample) any {
+		x := []rune(r.s)
+		return strings.Repeat("*", max(0, 6-len(x))) + string(x[:min(len(x), 6)])
+	}},
+	{`rpad(s, 6)`, func(r *sample) any {
+		x := []rune(r.s)
+		return string(x[:min(len(x), 6)]) + strings.Repeat(" ", max(0, 6-len(x)))
+	}},
 	{`reverse_str(s)`, func(r *sample) any { x := []rune(r.s); slices.Reverse(x); return string(x) }},
 	{`extract(url, "/p/([0-9]+)", 1)`, func(r *sample) any { return fmt.Sprint(r.id) }},
 	{`extract(s, "(z)", 1)`, func(r *sample) any { return nil }},
@@ -601,16 +612,6 @@ var expressions = []expression{
 	{`record.offset`, func(r *sample) any { return r.id }},
 	{`string(record.key ?? bytes("none"))`, func(r *sample) any { return fmt.Sprint(r.id) }},
 	{`record.append_time > t`, func(r *sample) any { return true }},
-}
-
-func cmp(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 func total(xs []int64) (n int64) {
