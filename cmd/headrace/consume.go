@@ -145,9 +145,11 @@ func (a *app) consume(cmd *cobra.Command, topic string, f *consumeFlags) error {
 	if len(f.partition) > 0 {
 		only := client.Offsets{}
 		for _, p := range f.partition {
-			if only[p], err = partitionEnd(topic, ends, p); err != nil {
-				return err
+			end, ok := ends[p]
+			if !ok {
+				return noPartition(topic, p, int32(len(ends)))
 			}
+			only[p] = end
 		}
 		ends = only
 	}
@@ -168,13 +170,9 @@ func (a *app) consume(cmd *cobra.Command, topic string, f *consumeFlags) error {
 	return err
 }
 
-func partitionEnd(topic string, ends client.Offsets, p int32) (int64, error) {
-	end, ok := ends[p]
-	if !ok {
-		return 0, fail("E2011", exitNotFound, "topic %s has no partition %d", topic, p).
-			because(fmt.Sprintf("Its partitions are 0 to %d.", len(ends)-1), "Leave -p out, or choose another.")
-	}
-	return end, nil
+func noPartition(topic string, p, of int32) *failure {
+	return fail("E2011", exitNotFound, "topic %s has no partition %d", topic, p).
+		because(fmt.Sprintf("It has %s, numbered from 0.", plural(of, "partition")), "Leave -p out, or choose another.")
 }
 
 // from is where reading begins, between log start and log end of every partition.

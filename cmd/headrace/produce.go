@@ -99,8 +99,7 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 	case t.Kind == "view":
 		return serverCode("E1009", exitDenied, "%q is a view of %s", topic, t.Source)
 	case f.partition >= t.Partitions:
-		_, err := partitionEnd(topic, make(client.Offsets, t.Partitions), f.partition)
-		return err
+		return noPartition(topic, f.partition, t.Partitions)
 	}
 	schema, err := client.ParseSchema(t.Schema)
 	if err != nil {

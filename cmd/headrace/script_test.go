@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/golden"
+	"github.com/headrace/headrace/server"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"headrace": main})
+}
+
+// TestScripts runs testdata/script: each story has a server of its own, in this process and on free
+// ports, that the command finds through its environment.
+func TestScripts(t *testing.T) {
+	examples, err := filepath.Abs("../../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script", UpdateScripts: *golden.Update,
+		Setup: func(e *testscript.Env) error {
+			s, err := server.Start(server.Options{
+				Data: filepath.Join(e.WorkDir, ".server"), KafkaAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", Version: "test",
+			})
+			if err != nil {
+				return err
+			}
+			e.Defer(func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			e.Setenv("HEADRACE_SERVER", s.KafkaAddr())
+			e.Setenv("HEADRACE_HTTP", s.HTTPAddr())
+			e.Setenv("EXAMPLES", examples)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": exitCode, "settled": settled},
+	})
+}
+
+// exitCode is `code N command args...`: the command ends with exit code N.
+func exitCode(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: code N command args...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	switch err := ts.Exec(args[1], args[2:]...); {
+	case errors.As(err, &exit):
+		got = exit.ExitCode()
+	case err != nil:
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d; %s", got, want, ts.ReadFile("stderr"))
+	}
+}
+
+// settled is `settled MODULE/TOPIC`: it waits until a pipeline has read its source to a declared end.
+func settled(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: settled module/topic")
+	}
+	api := client.NewAPI(ts.Getenv("HEADRACE_HTTP"))
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		p, err := api.Pipeline(context.Background(), args[0])
+		ts.Check(err)
+		if p.Watermark == "+inf" && p.Lag == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("pipeline %s stands at watermark %s with %d records to go: %s", args[0], p.Watermark, p.Lag, p.Reason)
+		}
+	}
+}
