@@ -12,6 +12,17 @@ import (
 // Offsets are one offset per partition.
 type Offsets map[int32]int64
 
+// CreateTopics creates topics in one request. The first refusal is the error.
+func CreateTopics(ctx context.Context, k *kgo.Client, partitions int32, names ...string) error {
+	adm := kadm.NewClient(k)
+	adm.SetTimeoutMillis(60_000)
+	resp, err := adm.CreateTopics(ctx, partitions, -1, nil, names...)
+	if err != nil {
+		return err
+	}
+	return resp.Error()
+}
+
 // Bounds lists the log start and log end of every partition of a topic or view.
 func Bounds(ctx context.Context, k *kgo.Client, topic string) (starts, ends Offsets, err error) {
 	adm := kadm.NewClient(k)

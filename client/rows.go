@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/internal/scalar"
@@ -223,16 +223,22 @@ func JSONKey(t *plan.Topic, line []byte) []byte {
 
 // AppendJSONString appends a string as JSON. Bytes that are not UTF-8 become U+FFFD.
 func AppendJSONString(dst []byte, s string) []byte {
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x80 {
-			b, err := json.Marshal(s)
-			if err != nil { // strings always encode
-				return strconv.AppendQuote(dst, s)
-			}
-			return append(dst, b...)
+	dst = append(dst, '"')
+	for _, r := range s { // a broken byte is U+FFFD already
+		switch {
+		case r == '"' || r == '\\':
+			dst = append(dst, '\\', byte(r))
+		case r == '\n':
+			dst = append(dst, '\\', 'n')
+		case r == '\r':
+			dst = append(dst, '\\', 'r')
+		case r == '\t':
+			dst = append(dst, '\\', 't')
+		case r < 0x20:
+			dst = fmt.Appendf(dst, "\\u%04x", r)
+		default:
+			dst = utf8.AppendRune(dst, r)
 		}
 	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
 	return append(dst, '"')
 }

@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/headrace/headrace/client"
@@ -138,26 +137,16 @@ func createMany(ctx context.Context, seeds string, o Options) error {
 		return err
 	}
 	defer k.Close()
-	adm := kadm.NewClient(k)
-	adm.SetTimeoutMillis(60_000)
 	for from := 0; from < o.Topics; from += 500 {
 		var names []string
 		for i := from; i < min(from+500, o.Topics); i++ {
 			names = append(names, fmt.Sprintf("bench-topic-%06d", i))
 		}
-		resp, err := adm.CreateTopics(ctx, 1, -1, nil, names...)
-		if err == nil {
-			err = resp.Error()
-		}
-		if err != nil {
+		if err := client.CreateTopics(ctx, k, 1, names...); err != nil {
 			return fmt.Errorf("bench: create topics: %w", err)
 		}
 	}
-	resp, err := adm.CreateTopics(ctx, int32(o.Partitions), -1, nil, "bench-wide")
-	if err == nil {
-		err = resp.Error()
-	}
-	if err != nil {
+	if err := client.CreateTopics(ctx, k, int32(o.Partitions), "bench-wide"); err != nil {
 		return fmt.Errorf("bench: create a wide topic: %w", err)
 	}
 	return nil

@@ -49,7 +49,7 @@ var homes = map[string][]string{
 	"github.com/twmb/franz-go/pkg/kadm":       {"client", "cmd/headrace"},
 	"github.com/twmb/franz-go/pkg/kmsg":       {"server", "client"},
 	"github.com/twmb/franz-go/pkg/kerr":       {"server", "client", "cmd/headrace"},
-	"github.com/HdrHistogram/hdrhistogram-go": {"client", "internal/bench"},
+	"github.com/HdrHistogram/hdrhistogram-go": {"client", "internal/bench", "internal/demo"},
 	"github.com/klauspost/compress":           {"log/record"},
 	"github.com/pierrec/lz4":                  {"log/record"},
 	"github.com/schollz/progressbar":          {"cmd/headrace"},

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/headrace/headrace/server"
+)
+
+// TestMain is also the server of its own that some benchmarks start: `serve --data D --kafka K --http H`.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		if err := serve(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func serve(args []string) error {
+	flags := map[string]string{}
+	for i := 0; i+1 < len(args); i += 2 {
+		flags[args[i]] = args[i+1]
+	}
+	s, err := server.Start(server.Options{Data: flags["--data"], KafkaAddr: flags["--kafka"], HTTPAddr: flags["--http"]})
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	<-ctx.Done()
+	return s.Close()
+}
+
+// TestEveryBenchmarkMeasures runs each for a moment and looks at what it reports.
+func TestEveryBenchmarkMeasures(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		run      func(context.Context, Options) (*Report, error)
+		options  Options
+		positive []string
+	}{
+		{"ingest", Ingest, Options{Seconds: 1}, []string{"messages_per_second", "bytes_per_second", "cpu_seconds"}},
+		{"latency", Latency, Options{Seconds: 1, Rate: 500, Size: 100}, []string{"messages_per_second", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms"}},
+		{"pipeline", Pipeline, Options{Rows: 20_000}, []string{"messages_per_second", "bytes_per_second", "rows_per_second_per_core"}},
+		{"partitions", Partitions, Options{Topics: 20, Partitions: 10}, []string{"start_ms"}},
+		{"recovery", Recovery, Options{Seconds: 1}, []string{"start_ms", "messages"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.options.Dir = t.TempDir()
+			r, err := c.run(t.Context(), c.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]any{}
+			if err := json.Unmarshal(raw, &got); err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range strings.Fields("messages_per_second bytes_per_second mean_ms p50_ms p99_ms p999_ms max_ms disk_sync_ms rss_bytes cpu_seconds") {
+				if _, ok := got[key]; !ok {
+					t.Errorf("no %s in %s", key, raw)
+				}
+			}
+			for _, key := range append(c.positive, "disk_sync_ms", "rss_bytes") {
+				if v, ok := got[key].(float64); !ok || v <= 0 {
+					t.Errorf("%s is %v in %s", key, got[key], raw)
+				}
+			}
+			if text := r.Text(); !strings.HasPrefix(text, c.name+"\n") || !strings.Contains(text, "disk sync") {
+				t.Errorf("the text is %q", text)
+			}
+			left, err := os.ReadDir(c.options.Dir)
+			if err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestABenchmarkEndsWithItsContext(t *testing.T) {
+	for _, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency, Pipeline, Partitions, Recovery} {
+		dir := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if r, err := run(ctx, Options{Dir: dir, Seconds: 60}); err == nil {
+			t.Errorf("%s reports without having measured", r.Name)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
+func TestPlotShowsTheWorstMoments(t *testing.T) {
+	if got := plot([]float64{1, 8, 0}); !strings.Contains(got, "▂█▁") {
+		t.Errorf("got %q", got)
+	}
+	if plot([]float64{1}) != "" {
+		t.Error("one slice is no plot")
+	}
+}
