@@ -42,7 +42,7 @@ func (f *front) member(t *testing.T, topic string, opts ...kgo.Opt) *member {
 	m.c = f.client(append([]kgo.Opt{
 		kgo.ConsumerGroup("g"), kgo.ConsumeTopics(topic), kgo.HeartbeatInterval(50 * time.Millisecond), kgo.SessionTimeout(5 * time.Second),
 		kgo.OnPartitionsAssigned(change(true)), kgo.OnPartitionsRevoked(change(false)), kgo.OnPartitionsLost(change(false)),
-		kgo.AutoCommitInterval(100 * time.Millisecond), kgo.AutoCommitMarks(), kgo.BlockRebalanceOnPoll(),
+		kgo.AutoCommitInterval(100 * time.Millisecond), kgo.AutoCommitMarks(), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxWait(300 * time.Millisecond),
 	}, opts...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	m.stop = cancel
@@ -164,14 +164,14 @@ func TestTwoMembersShareAndARestartKeepsOffsets(t *testing.T) {
 func TestAStaticMemberComesBackWithoutARebalance(t *testing.T) {
 	f := start(t, frontOptions{})
 	f.create("t", 4, nil)
-	a := f.member(t, "t", kgo.InstanceID("one"))
-	b := f.member(t, "t", kgo.InstanceID("two"))
+	a := f.member(t, "t", kgo.InstanceID("one"), kgo.SessionTimeout(time.Second))
+	b := f.member(t, "t", kgo.InstanceID("two"), kgo.SessionTimeout(time.Second))
 	eventually(t, "both share", func() bool { return a.partitions() == 2 && b.partitions() == 2 })
 	before, _ := f.groups.Describe("g")
 	b.stop()
 	<-b.done
 	b.c.CloseAllowingRebalance()
-	b = f.member(t, "t", kgo.InstanceID("two"))
+	b = f.member(t, "t", kgo.InstanceID("two"), kgo.SessionTimeout(time.Second))
 	eventually(t, "it is back", func() bool { return b.partitions() == 2 })
 	after, _ := f.groups.Describe("g")
 	if before.Generation != after.Generation || len(after.Members) != 2 {
