@@ -3,7 +3,7 @@
 const { Kafka, CompressionTypes, logLevel, ConfigResourceTypes } = require('kafkajs')
 const assert = require('assert')
 
-const kafka = new Kafka({ clientId: 'check', brokers: [process.argv[2]], logLevel: logLevel.ERROR })
+const kafka = new Kafka({ clientId: 'check', brokers: [process.argv[2]], logLevel: logLevel.NOTHING })
 
 async function main () {
   const admin = kafka.admin()
