@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -115,8 +116,9 @@ func (b *Broker) mayWrite(t *Topic, partition int32) error {
 	return nil
 }
 
-// checkBatch judges a batch from outside: lengths and checksum first, then what it claims to be. The
-// records themselves are not looked at; readers check them.
+// checkBatch judges a batch from outside: lengths and checksum first, then what it claims to be, then
+// the frames of its records, decompressed if need be. What is stored can be read: a batch whose records
+// are garbage would stop every reader behind it.
 func checkBatch(t *Topic, batch []byte) (record.Header, error) {
 	limit := int(t.Settings.MaxBatchBytes)
 	if limit <= 0 || limit > log.MaxBatchBytes {
@@ -147,7 +149,39 @@ func checkBatch(t *Topic, batch []byte) (record.Header, error) {
 	case h.ProducerID >= 0 && (h.ProducerEpoch < 0 || h.BaseSequence < 0):
 		return h, Errorf(InvalidBatch, "producer %d with epoch %d and sequence %d", h.ProducerID, h.ProducerEpoch, h.BaseSequence)
 	}
+	if err := checkRecords(batch, h); err != nil {
+		return h, Errorf(InvalidBatch, "the records of a batch for topic %q: %w", t.Name, err)
+	}
 	return h, nil
+}
+
+// readers keeps the buffers that compressed batches are checked in.
+var readers = sync.Pool{New: func() any { return &record.Reader{} }}
+
+// checkRecords walks the records of a batch that has passed record.Verify.
+func checkRecords(batch []byte, h record.Header) error {
+	if err := record.VerifyRecords(batch); err != nil || h.Codec() == record.None {
+		return err
+	}
+	r := readers.Get().(*record.Reader)
+	defer readers.Put(r)
+	if err := r.Reset(batch); err != nil {
+		return err
+	}
+	n := int32(0)
+	for r.Next() {
+		if delta := r.Record().Offset - h.BaseOffset; delta != int64(n) {
+			return fmt.Errorf("record %d has offset delta %d", n, delta)
+		}
+		n++
+	}
+	if err := r.Err(); err != nil {
+		return err
+	}
+	if n != h.Count {
+		return fmt.Errorf("%d records, the header says %d", n, h.Count)
+	}
+	return nil
 }
 
 // stamped is a copy of batch whose records have one timestamp, as for message.timestamp.type=LogAppendTime.

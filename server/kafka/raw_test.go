@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -245,6 +246,34 @@ func sequenced(id int64, epoch int16, seq int32, values ...string) []byte {
 	return b.Finish()
 }
 
+// compressed is a good batch under a codec.
+func compressed(c record.Codec, values ...string) []byte {
+	b := record.NewBuilder()
+	b.SetCodec(c)
+	for _, v := range values {
+		b.Append(1, nil, []byte(v), nil)
+	}
+	return b.Finish()
+}
+
+// compressedGarbage decompresses well into what is no record.
+func compressedGarbage(t *testing.T) []byte {
+	t.Helper()
+	b := bytes.Clone(batch("a", "b")[:record.HeaderSize])
+	var z bytes.Buffer
+	w := gzip.NewWriter(&z)
+	if _, err := w.Write([]byte("these are no records")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b = append(b, z.Bytes()...)
+	b[22] |= byte(record.Gzip)
+	record.Seal(b)
+	return b
+}
+
 func TestBadBatchesAreRefusedOneByOne(t *testing.T) {
 	f := start(t, frontOptions{})
 	f.create("t", 2, nil)
@@ -276,6 +305,11 @@ func TestBadBatchesAreRefusedOneByOne(t *testing.T) {
 		{"a time mark", "t", 0, record.TimeMark(1<<62, 1), kerr.InvalidRecord},
 		{"transactional", "t", 0, change(func(b []byte) { b[22] |= 0x10 }, true), kerr.TransactionalIDAuthorizationFailed},
 		{"codec 7", "t", 0, change(func(b []byte) { b[22] |= 7 }, true), kerr.UnsupportedCompressionType},
+		{"garbage under a good checksum", "t", 0, change(func(b []byte) { copy(b[record.HeaderSize:], "\xff\xff\xff\xff\xff\xff") }, true), kerr.InvalidRecord},
+		{"a record longer than the batch", "t", 0, change(func(b []byte) { b[record.HeaderSize] = 0x7e }, true), kerr.InvalidRecord},
+		{"uncompressed records under a codec", "t", 0, change(func(b []byte) { b[22] |= byte(record.LZ4) }, true), kerr.InvalidRecord},
+		{"compressed garbage", "t", 0, compressedGarbage(t), kerr.InvalidRecord},
+		{"compressed", "t", 0, compressed(record.Zstd, "a", "b"), nil},
 		{"count lies", "t", 0, change(func(b []byte) { b[60] = 200 }, true), kerr.CorruptMessage},
 		{"no such partition", "t", 2, good, kerr.UnknownTopicOrPartition},
 		{"negative partition", "t", -1, good, kerr.UnknownTopicOrPartition},
