@@ -460,6 +460,7 @@ func (a *applying) dropPartition(id PartitionID, meta uint64) {
 	if p == nil {
 		return
 	}
+	s.leaving = append(s.leaving, leaving{p, a.index})
 	for _, r := range p.producers {
 		s.producers.remove(r)
 		r.gone, r.dirty = true, true // the rows go by range

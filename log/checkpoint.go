@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -25,7 +26,8 @@ type CheckpointInfo struct {
 // the log may let go of the entries up to Index.
 //
 // It works in the caller's goroutine; rounds of the writer wait meanwhile, Apply and readers do not.
-// Errors: those of Flush; ErrPoisoned if a sync failed.
+// On a full disk it waits for space until ctx ends.
+// Errors: those of Flush; ErrPoisoned if a sync failed; the context's.
 func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if err := s.lockWriter(ctx); err != nil {
 		return CheckpointInfo{}, err
@@ -40,7 +42,7 @@ func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if at == *w.checkpoint.Load() && len(w.dirty.order) == 0 && len(w.dirty.dirs) == 0 {
 		return CheckpointInfo{at.index, at.term}, nil
 	}
-	if err := w.checkpointAt(at); err != nil {
+	if err := w.checkpointAt(ctx, at); err != nil {
 		return CheckpointInfo{}, fmt.Errorf("checkpoint at %d: %w", at.index, err)
 	}
 	s.metrics.checkpoints.Add(1)
@@ -51,16 +53,21 @@ func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	return CheckpointInfo{at.index, at.term}, nil
 }
 
-func (w *writer) checkpointAt(at point) error {
+func (w *writer) checkpointAt(ctx context.Context, at point) error {
 	s := w.s
-	if err := w.sweepMixed(); err != nil {
+	if err := w.sweepMixed(); errors.Is(err, syscall.ENOSPC) {
+		// It only saves space later. The checkpoint lets the log give some back now.
+		s.opts.Logger.Warn("mixed segment not swept", "err", err)
+		w.dirty.discardUnder(s.mixedPath(w.mixNow))
+		_, _ = s.empty(s.mixedPath(w.mixNow)) // the next sweep makes it anew
+	} else if err != nil {
 		return err
 	}
 	if err := w.dirty.sync(); err != nil {
 		return err
 	}
-	if err := s.db.Flush(); err != nil {
-		return s.kvError(err)
+	if err := s.flushDB(ctx); err != nil {
+		return err
 	}
 	if err := s.writeManifest(at); err != nil {
 		return err

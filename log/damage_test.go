@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/headrace/headrace/internal/fsx"
 	"github.com/headrace/headrace/log/record"
@@ -18,7 +19,7 @@ import (
 // nothing is in memory.
 func filled(t *testing.T, fs fsx.FS) (*Store, *model) {
 	t.Helper()
-	s := openTest(t, Options{FS: fs, CacheBytes: 1})
+	s := openTest(t, Options{FS: fs, CacheBytes: 1, RetryDelay: time.Millisecond})
 	m := newModel()
 	apply := func(u *Unit) {
 		index, _ := s.Applied()
@@ -215,7 +216,6 @@ func TestAFullDiskDegradesAndRecoversWithoutARestart(t *testing.T) {
 				return nil
 			})
 			s, m := filled(t, fs)
-			s.kvfs.delay = 1e6
 			full.Store(true)
 			for range 12 {
 				var u Unit

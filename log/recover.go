@@ -29,6 +29,7 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		opts: o, dropped: map[PartitionID]droppedAt{}, settings: map[PartitionSettings]*PartitionSettings{},
 		maxProducers: o.maxProducers, token: make(chan struct{}, 1), kicks: make(chan struct{}, 1), closed: make(chan struct{}),
+		poisoned: make(chan struct{}),
 	}
 	s.parts.m, s.tasks.m = map[PartitionID]*Partition{}, map[TaskID]*TaskState{}
 	s.groups.cur = generation{}
@@ -40,11 +41,8 @@ func Open(o Options) (*Store, error) {
 		s: s, mixed: map[uint64]mixedFile{}, moved: map[PartitionID]int64{}, logReader: entryReader{log: o.Log},
 		dirty: dirtyFiles{s: s, m: map[string]fsx.File{}, dirs: map[string]bool{}},
 	}
-	if err := o.FS.MkdirAll(o.Dir, 0o755); err != nil {
-		return nil, err
-	}
-	if err := o.FS.SyncDir(o.FS.PathDir(o.Dir)); err != nil {
-		return nil, err
+	if err := fsx.MkdirAll(o.FS, o.Dir); err != nil {
+		return nil, fmt.Errorf("log: %w", err)
 	}
 	c, err := readManifest(o.FS, s.path(manifestName))
 	if err != nil {

@@ -2,7 +2,9 @@ package log
 
 import (
 	"errors"
+	"math"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/headrace/headrace/internal/fsx"
@@ -111,6 +113,88 @@ func (s *Store) removeQueued() {
 			s.opts.Logger.Warn("file not removed", "path", path, "err", err)
 		}
 	}
+}
+
+// A leaving partition was dropped by an entry that the files do not hold yet.
+type leaving struct {
+	p     *Partition
+	index uint64
+}
+
+// makeRoom empties files on a full disk that only wait for the writer to forget them: of partitions that were dropped,
+// of segments that the log start has passed, and what is queued for removal. The writer may need their space to get
+// there. Any goroutine may call it.
+//
+// It is safe before their rows are gone: what dropped them is committed, so after a crash it is applied before anybody
+// reads, and recovery looks only at batches placed since the last checkpoint, which it writes again from the log.
+func (s *Store) makeRoom() {
+	if !s.making.TryLock() {
+		return
+	}
+	defer s.making.Unlock()
+	var paths []string
+	segments := func(p *Partition, below int64) {
+		l := p.layout.Load()
+		for i := 0; l != nil && i < len(l.segs) && l.segs[i].end <= below; i++ {
+			paths = append(paths, s.logPath(p.id, l.segs[i].base))
+		}
+	}
+	s.applyMu.Lock()
+	for _, x := range s.leaving {
+		segments(x.p, math.MaxInt64)
+	}
+	for _, p := range s.parts.m {
+		segments(p, p.start.Load())
+	}
+	s.applyMu.Unlock()
+	s.removals.Lock()
+	queued := slices.Concat(s.removals.held, s.removals.paths)
+	s.removals.Unlock()
+	freed := int64(0)
+	err := s.use(func() error {
+		for _, path := range queued {
+			if _, _, ok := segment.ParseName(s.opts.FS.PathBase(path)); ok {
+				paths = append(paths, path)
+				continue
+			}
+			names, _ := s.opts.FS.List(s.path(path)) // gone: none
+			for _, name := range names {
+				paths = append(paths, s.opts.FS.PathJoin(path, name))
+			}
+		}
+		for _, path := range paths {
+			n, err := s.empty(path)
+			if freed += n; err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if freed > 0 || err != nil && !errors.Is(err, ErrClosed) {
+		s.opts.Logger.Info("space of removed records is given back early", "bytes", freed, "err", err)
+	}
+}
+
+// empty takes the bytes of a file, if it is there.
+func (s *Store) empty(path string) (freed int64, err error) {
+	info, err := s.opts.FS.Stat(s.path(path))
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	f, err := s.opts.FS.OpenFile(s.path(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err = s.shrink(f); err == nil {
+		err = f.Truncate(0)
+	}
+	return info.Size(), errors.Join(err, f.Close())
 }
 
 func (s *Store) remove(path string) error {

@@ -1,9 +1,12 @@
 package log
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -91,7 +94,6 @@ type writer struct {
 	mixed      map[uint64]mixedFile
 	mixedNow   uint64                // number of the mixed file that is written
 	moved      map[PartitionID]int64 // mixed rows below this offset go after the next checkpoint
-	removals   []string              // files and directories to remove once Pebble is flushed
 	term       uint64                // of what is written, with now and clock: the applied row
 	now        int64
 	clock      uint64
@@ -128,6 +130,7 @@ func (s *Store) cut() *round {
 	if pe.index <= s.written.Load() {
 		return nil
 	}
+	s.leaving = slices.DeleteFunc(s.leaving, func(x leaving) bool { return x.index <= s.written.Load() })
 	r := &round{
 		index: pe.index, term: pe.term, now: s.now, clock: s.producers.clock, bytes: pe.bytes,
 		drops: pe.drops, undrops: pe.undrops, state: pe.state, groups: s.groups.cut(),
@@ -182,22 +185,30 @@ func (s *Store) runRound() (bool, error) {
 		if perr := s.poisonedErr(); perr != nil {
 			return false, perr
 		}
-		s.setDegraded(err)
+		s.setDegraded(troubleRound, err)
+		if errors.Is(err, syscall.ENOSPC) {
+			s.makeRoom()
+		}
 		return false, fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
-	s.setDegraded(nil)
+	s.setDegraded(troubleRound, nil)
 	w.cur = nil
 	s.metrics.rounds.Add(1)
 	s.metrics.lastRound.Store(int64(time.Since(begun)))
-	if len(w.removals) > 0 {
+	s.removals.Lock()
+	held := s.removals.held
+	s.removals.Unlock()
+	if len(held) > 0 {
 		// The rows that speak of these files must be gone for good before they are.
-		if err := s.db.Flush(); err != nil {
-			return true, s.kvError(err)
+		if err := s.flushDB(context.Background()); err != nil {
+			return true, err
 		}
-		for _, path := range w.removals {
+		for _, path := range held {
 			w.queueRemoval(path)
 		}
-		w.removals = nil
+		s.removals.Lock()
+		s.removals.held = nil
+		s.removals.Unlock()
 	}
 	return true, nil
 }
@@ -238,7 +249,9 @@ func (w *writer) carryOut(r *round) error {
 	for id, below := range w.newMove {
 		w.moved[id] = below
 	}
-	w.removals = append(w.removals, w.remove...)
+	s.removals.Lock()
+	s.removals.held = append(s.removals.held, w.remove...)
+	s.removals.Unlock()
 	w.term, w.now, w.clock = r.term, r.now, r.clock
 	s.groups.flushed()
 	s.written.Store(r.index)
@@ -740,8 +753,8 @@ func (o *ownWriter) flush() error {
 	if err != nil {
 		return err
 	}
-	if end := o.logPos + int64(len(w.buf)); o.logPos/preallocateBytes != end/preallocateBytes {
-		// It only saves time later; a full disk shows in the write.
+	if end := o.logPos + int64(len(w.buf)); o.logPos/preallocateBytes != end/preallocateBytes && !w.s.failed.Load() {
+		// It only saves time later; a full disk shows in the write, and has no space for it.
 		_ = f.Preallocate(end/preallocateBytes*preallocateBytes, preallocateBytes)
 	}
 	if _, err := f.WriteAt(w.buf, o.logPos); err != nil {

@@ -122,7 +122,9 @@ type drop struct {
 type Store struct {
 	opts Options
 	db   *pebble.DB
-	kvfs *patientFS
+	kvfs *fsx.PatientFS
+	// kvFatal: Pebble met an error that it does not survive, and cannot be closed.
+	kvFatal atomic.Bool
 
 	applyMu sync.Mutex // held by Apply for one entry, and by whoever needs the state between two
 	applied atomic.Pointer[point]
@@ -163,22 +165,27 @@ type Store struct {
 
 	failure struct {
 		sync.Mutex
-		degraded error
+		troubles [troubleCount]error // what fails and is tried again
 		poisoned error
 	}
-	failed  atomic.Bool // failure holds something
-	metrics metrics
+	failed   atomic.Bool   // failure holds something
+	poisoned chan struct{} // closed with failure.poisoned
+	metrics  metrics
 
 	kicks  chan struct{}
 	closed chan struct{}
 	close  sync.Once
 	life   lifetime
 
+	// Files and directories to remove, found again at the next start.
 	removals struct {
 		sync.Mutex
-		paths []string // files and directories to remove, found again at the next start
+		held  []string // once Pebble is flushed
+		paths []string // now
 	}
-	done sync.WaitGroup
+	leaving []leaving  // partitions that were dropped and whose files are not in removals yet; under applyMu
+	making  sync.Mutex // held by makeRoom
+	done    sync.WaitGroup
 }
 
 // Applied returns the raft index and term of the last applied entry, as it is in memory.
@@ -247,7 +254,24 @@ func (s *Store) Err() error {
 	if s.failure.poisoned != nil {
 		return s.failure.poisoned
 	}
-	return s.failure.degraded
+	return s.degradedLocked()
+}
+
+// What may be in the way of writing behind the log.
+const (
+	troubleRound = iota // a writer round fails
+	troubleKV           // Pebble waits for space
+	troubleCount
+)
+
+// degradedLocked is the first trouble there is. failure is locked.
+func (s *Store) degradedLocked() error {
+	for _, err := range s.failure.troubles {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Store) poisonedErr() error {
@@ -263,6 +287,7 @@ func (s *Store) poison(err error) {
 		s.failure.poisoned = fmt.Errorf("%w: %w", ErrPoisoned, err)
 		err = s.failure.poisoned
 		s.failed.Store(true)
+		close(s.poisoned)
 	}
 	s.failure.Unlock()
 	if !first {
@@ -274,14 +299,18 @@ func (s *Store) poison(err error) {
 	}
 }
 
-// setDegraded notes the result of a write behind the log; nil ends the state.
-func (s *Store) setDegraded(err error) {
-	s.failure.Lock()
-	was := s.failure.degraded
+// setDegraded notes what came of a write behind the log; nil ends that trouble.
+func (s *Store) setDegraded(trouble int, err error) {
+	if err == nil && !s.failed.Load() {
+		return
+	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
-	s.failure.degraded = err
+	s.failure.Lock()
+	was := s.degradedLocked()
+	s.failure.troubles[trouble] = err
+	err = s.degradedLocked()
 	s.failed.Store(err != nil || s.failure.poisoned != nil)
 	s.failure.Unlock()
 	if (was == nil) == (err == nil) {
@@ -445,14 +474,14 @@ func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
 		close(s.closed)
-		s.kvfs.hurry()
+		s.kvfs.Hurry()
 		s.token <- struct{}{} // the round in flight has ended; nobody gets the token again
 		s.done.Wait()
 		s.life.end() // readers in flight have ended
 		s.w.closeFiles()
 		s.handles.close()
-		if s.kvfs.broken() {
-			// Pebble met an error that it does not survive: its goroutines may never answer again.
+		if s.kvFatal.Load() || s.kvfs.Broken() {
+			// Pebble's goroutines may never answer again.
 			return
 		}
 		err = s.closeDB()

@@ -125,8 +125,9 @@ type PartitionSettings struct {
 // Operations are judged against the store as it was before the unit; only the sequences of a producer look
 // at the unit's earlier batches. State needs a Progress of the same task in the unit.
 type Unit struct {
-	b    []byte // unitHeader bytes of room, then operations
-	step bool   // holds a Progress
+	b       []byte // unitHeader bytes of room, then operations
+	step    bool   // holds a Progress
+	appends bool   // holds an Append or a State
 }
 
 // Kinds of units, on disk.
@@ -164,6 +165,7 @@ func appendU32(b []byte, v int) []byte    { return binary.BigEndian.AppendUint32
 // Append adds a record batch, one whole v2 batch whose checksum the caller has verified. Its base offset is
 // assigned by Apply and its leader epoch is the raft term of the entry.
 func (u *Unit) Append(p PartitionID, batch []byte) {
+	u.appends = true
 	u.op(OpAppend, partitionSz+len(batch))
 	u.b = appendPartition(u.b, p)
 	u.b = append(u.b, batch...)
@@ -225,6 +227,7 @@ func appendProgress(b []byte, p *Progress) []byte {
 
 // State sets a state row of a task, or deletes it if value is nil. An empty value that is not nil is kept.
 func (u *Unit) State(task TaskID, key, value []byte) {
+	u.appends = true
 	u.op(OpState, 16+1+4+len(key)+len(value))
 	u.b = append(u.b, task[:]...)
 	if value == nil {
@@ -308,6 +311,10 @@ func (u *Unit) Command(data []byte) {
 // Size is the number of bytes that the unit adds to an entry.
 func (u *Unit) Size() int { return max(len(u.b), unitHeader) }
 
+// Appends reports whether the unit holds records or state: what fills a disk. The others commit offsets, open, drop
+// and retain.
+func (u *Unit) Appends() bool { return u.appends }
+
 // Empty reports whether the unit holds no operation.
 func (u *Unit) Empty() bool { return len(u.b) <= unitHeader }
 
@@ -316,5 +323,5 @@ func (u *Unit) Reset() {
 	if u.b != nil {
 		u.b = u.b[:unitHeader]
 	}
-	u.step = false
+	u.step, u.appends = false, false
 }

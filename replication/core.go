@@ -180,7 +180,7 @@ func (c *core) launch(f *flight) bool {
 		err = ErrNotLeader
 	}
 	c.mu.flightBytes -= f.bytes
-	c.release()
+	c.release(true)
 	c.mu.Unlock()
 	answer(f, no(err))
 	return false
@@ -232,7 +232,7 @@ func (c *core) applied(data []byte, results []log.Result) (leads bool) {
 	if f.announce && c.mu.believed && c.mu.refusal == nil {
 		c.mu.leading, c.mu.term, leads = true, f.term, true
 	}
-	c.release()
+	c.release(leads)
 	c.mu.Unlock()
 	for _, g := range passed {
 		answer(g, unknown(ErrNotLeader))
@@ -273,16 +273,20 @@ func (c *core) recycle(f *flight) {
 	}
 }
 
-// release wakes those who wait for room. The lock is held.
-func (c *core) release() {
-	if c.mu.roomWanted {
+// release wakes those who wait: always when leadership has changed or nothing is held any more, and for room only
+// once a quarter of it is free. Waking everybody for each answered entry would be most of the work under overload.
+// The lock is held.
+func (c *core) release(always bool) {
+	held := c.mu.waitingBytes + c.mu.flightBytes
+	if c.mu.roomWanted && (always || held == 0 || held <= c.maxBytes/4*3) {
 		close(c.mu.room)
 		c.mu.room = make(chan struct{})
 		c.mu.roomWanted = false
 	}
 }
 
-// waitRoom returns a channel that is closed when bytes are released or leadership changes.
+// waitRoom returns a channel that is closed when there is room again, nothing is held, or leadership changes. There
+// may be room already: look after the call.
 func (c *core) waitRoom() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -320,7 +324,7 @@ func (c *core) lost(refusal error) {
 	if reason == nil {
 		reason = ErrNotLeader
 	}
-	c.release()
+	c.release(true)
 	c.mu.Unlock()
 	for _, f := range flights {
 		answer(f, unknown(reason))

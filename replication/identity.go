@@ -139,9 +139,9 @@ func replaceFile(fs fsx.FS, dir, name string, b []byte) error {
 // not end cleanly.
 func markOpen(fs fsx.FS, dir string, now time.Time) (unclean bool, err error) {
 	if _, err := fs.Stat(fs.PathJoin(dir, openMark)); err == nil {
-		unclean = true
+		return true, nil // it stays, and a full disk need not take another one
 	}
-	return unclean, replaceFile(fs, dir, openMark, []byte(now.UTC().Format(time.RFC3339Nano)+"\n"))
+	return false, replaceFile(fs, dir, openMark, []byte(now.UTC().Format(time.RFC3339Nano)+"\n"))
 }
 
 // clearOpen removes the mark after a clean stop.

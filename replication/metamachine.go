@@ -100,13 +100,15 @@ type placement struct {
 // A metaMachine is the state machine of the metadata shard.
 type metaMachine struct {
 	db  *pebble.DB
+	fs  *fsx.PatientFS
 	log *slog.Logger
 
 	catalog atomic.Pointer[Catalog]
 	term    atomic.Uint64 // raft term of the catalogue's index
 	failed  atomic.Pointer[error]
-	gaveUp  chan struct{} // closed when failed is set
-	fatal   atomic.Bool   // Pebble has given up; it cannot be closed
+	gaveUp  chan struct{}         // closed when failed is set
+	fatal   atomic.Bool           // Pebble has given up; it cannot be closed
+	full    atomic.Pointer[error] // Pebble waits for space, and goes on when there is some
 
 	owner sync.Mutex // held while a new catalogue is made from the present one; before mu
 	mu    struct {
@@ -124,10 +126,11 @@ func openMeta(fs fsx.FS, dir string, logger *slog.Logger) (*metaMachine, error) 
 	m := &metaMachine{log: logger, gaveUp: make(chan struct{})}
 	m.mu.changed = make(chan struct{})
 	m.mu.waked = make(chan struct{}, 1)
+	m.fs = fsx.NewPatient(fs, fsx.PatientOptions{State: m.waits})
 	cache := pebble.NewCache(4 << 20)
 	defer cache.Unref()
 	db, err := pebble.Open(dir, &pebble.Options{
-		FS: fs, DisableWAL: true, Cache: cache, MemTableSize: 8 << 20, MaxOpenFiles: 64,
+		FS: m.fs, DisableWAL: true, Cache: cache, MemTableSize: 8 << 20, MaxOpenFiles: 64,
 		FormatMajorVersion: pebble.FormatNewest, Logger: pebbleLogger{m},
 		// Apply must not wait for a compaction.
 		L0StopWritesThreshold: 1000, MemTableStopWritesThreshold: 16,
@@ -136,6 +139,7 @@ func openMeta(fs fsx.FS, dir string, logger *slog.Logger) (*metaMachine, error) 
 		return nil, fmt.Errorf("replication: open metadata rows: %w", err)
 	}
 	m.db = db
+	m.fs.Patient()
 	c, term, err := load(db)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -336,6 +340,30 @@ func (m *metaMachine) Err() error {
 	return nil
 }
 
+// waits notes that Pebble waits for space, nil that it does not any more.
+func (m *metaMachine) waits(err error) {
+	if err == nil {
+		m.full.Store(nil)
+		m.log.Info("metadata rows are written again")
+		return
+	}
+	err = fmt.Errorf("metadata rows wait for space: %w", err)
+	if m.full.Swap(&err) == nil {
+		m.log.Warn("metadata rows", "error", err)
+	}
+}
+
+// trouble is Err, or what keeps the rows waiting.
+func (m *metaMachine) trouble() error {
+	if err := m.Err(); err != nil {
+		return err
+	}
+	if p := m.full.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
 // Applied implements StateMachine.
 func (m *metaMachine) Applied() (index, term uint64) {
 	return m.catalog.Load().Index, m.term.Load()
@@ -367,8 +395,12 @@ func (m *metaMachine) Backlog() int64 { return 0 }
 
 // Close implements StateMachine.
 func (m *metaMachine) Close() error {
-	if m.fatal.Load() {
+	m.fs.Hurry()
+	switch {
+	case m.fatal.Load():
 		return m.Err()
+	case m.fs.Broken():
+		return m.trouble() // Pebble's goroutines may never answer; the log has what the rows lack
 	}
 	return m.db.Close()
 }

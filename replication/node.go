@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/headrace/headrace/internal/fsx"
 	"github.com/headrace/headrace/log"
 	"github.com/headrace/headrace/log/wal"
-	"github.com/headrace/headrace/replication/raftlog"
 )
 
 // Directories of the shards in a data directory.
@@ -40,6 +41,10 @@ type NodeOptions struct {
 
 	// RetentionEvery is how often log starts are looked at. 0: 5 s. Negative: never.
 	RetentionEvery time.Duration
+
+	// OpenTimeout bounds how long OpenNode waits, once both logs are read, until this node leads its shards and the
+	// catalogue is in place. A full disk can keep it waiting. 0: 2 minutes.
+	OpenTimeout time.Duration
 }
 
 func (o NodeOptions) withDefaults() NodeOptions {
@@ -57,6 +62,7 @@ func (o NodeOptions) withDefaults() NodeOptions {
 	def(&o.Meta.MaxEntryBytes, 2<<20)
 	def(&o.Meta.WALCacheBytes, 4<<20)
 	def(&o.RetentionEvery, 5*time.Second)
+	def(&o.OpenTimeout, 2*time.Minute)
 	return o
 }
 
@@ -83,7 +89,8 @@ type Node struct {
 }
 
 // OpenNode opens the node under o.Dir, or creates it when the directory is empty. It returns when this node
-// leads both shards, has applied what they hold, and every partition of the catalogue is open.
+// leads both shards, has applied what they hold, and every partition of the catalogue is open. When that takes long it
+// logs what it waits for; after OpenTimeout it gives up with that.
 func OpenNode(o NodeOptions) (*Node, error) {
 	o = o.withDefaults()
 	if o.Dir == "" {
@@ -99,7 +106,7 @@ func OpenNode(o NodeOptions) (*Node, error) {
 
 func (n *Node) open() error {
 	fs := n.o.FS
-	if err := raftlog.MakeDir(fs, n.o.Dir); err != nil {
+	if err := fsx.MkdirAll(fs, n.o.Dir); err != nil {
 		return err
 	}
 	var err error
@@ -126,23 +133,55 @@ func (n *Node) open() error {
 		}
 		n.id = id
 	}
-	n.epoch, err = n.metadata.register(n.ctx, NodeRow{ID: n.id.NodeID, Disk: n.id.DiskID, StartedAt: n.o.Now().UnixMilli()})
-	if err != nil {
-		return fmt.Errorf("register: %w", err)
-	}
 	first := make(chan struct{})
-	n.wg.Go(func() { n.place(first) })
-	if n.o.RetentionEvery > 0 {
-		n.wg.Go(n.retention)
+	return n.patiently("its registration and the placement of its topics", func(ctx context.Context) error {
+		n.epoch, err = n.metadata.register(ctx, NodeRow{ID: n.id.NodeID, Disk: n.id.DiskID, StartedAt: n.o.Now().UnixMilli()})
+		if err != nil {
+			return fmt.Errorf("register: %w", err)
+		}
+		n.wg.Go(func() { n.place(first) })
+		if n.o.RetentionEvery > 0 {
+			n.wg.Go(n.retention)
+		}
+		select {
+		case <-first:
+			return nil
+		case <-n.data.down:
+			return n.data.Err()
+		case <-n.meta.down:
+			return n.meta.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+// patiently runs a part of the start that waits for both shards: it says now and then what is in the way, and gives up
+// with that after OpenTimeout.
+func (n *Node) patiently(what string, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(n.ctx, n.o.OpenTimeout)
+	defer cancel()
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(max(n.o.OpenTimeout/24, time.Millisecond))
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				n.o.Logger.Warn("the node still waits for "+what, "reasons", n.obstacles())
+			}
+		}
+	})
+	err := do(ctx)
+	close(done)
+	wg.Wait()
+	if err != nil && ctx.Err() != nil && n.ctx.Err() == nil {
+		err = fmt.Errorf("gave up after %v waiting for %s: %w: %s", n.o.OpenTimeout, what, err, strings.Join(n.obstacles(), "; "))
 	}
-	select {
-	case <-first:
-		return nil
-	case <-n.data.down:
-		return n.data.Err()
-	case <-n.meta.down:
-		return n.meta.Err()
-	}
+	return err
 }
 
 // openShards opens both shards at once: each waits for its own syncs.
@@ -156,9 +195,7 @@ func (n *Node) openShards() error {
 			n.machine = m
 			return m, err
 		}
-		if n.meta, metaErr = OpenShard(o); metaErr == nil {
-			metaErr = n.meta.WaitLeader(n.ctx)
-		}
+		n.meta, metaErr = OpenShard(o)
 	})
 	wg.Go(func() {
 		o := n.shard(n.o.Data, dataDir)
@@ -166,16 +203,25 @@ func (n *Node) openShards() error {
 			s, err := log.Open(log.Options{
 				FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "store"), Log: entryLog{w}, CacheBytes: n.o.CacheBytes,
 				SegmentBytes: n.o.SegmentBytes, Logger: o.Logger,
+				Events: log.Events{Degraded: func(err error) {
+					if errors.Is(err, syscall.ENOSPC) {
+						w.Shed() // the log keeps spare segments; the store needs their space
+					}
+				}},
 			})
 			n.store = s
 			return s, err
 		}
-		if n.data, dataErr = OpenShard(o); dataErr == nil {
-			dataErr = n.data.WaitLeader(n.ctx)
-		}
+		n.data, dataErr = OpenShard(o)
 	})
 	wg.Wait()
 	if err := errors.Join(metaErr, dataErr); err != nil {
+		return err
+	}
+	err := n.patiently("leadership of its shards", func(ctx context.Context) error {
+		return errors.Join(n.meta.WaitLeader(ctx), n.data.WaitLeader(ctx))
+	})
+	if err != nil {
 		return err
 	}
 	n.metadata = newMetadata(n.meta, n.machine, n.o.Now, n.ctx.Done())
@@ -256,24 +302,44 @@ func (n *Node) Unclean() bool { return n.unclean }
 // Shards returns the state of every shard of the node.
 func (n *Node) Shards() []ShardState { return []ShardState{n.meta.State(), n.data.State()} }
 
-// Ready returns the reasons why the node cannot serve, none when it can.
-func (n *Node) Ready() []string {
+// Ready returns the reasons why the node cannot serve everything, none when it can. A node whose disk is full is not
+// ready, and serves all but records.
+func (n *Node) Ready() []string { return n.obstacles() }
+
+// obstacles is Ready, as far as the node is open.
+func (n *Node) obstacles() []string {
 	var why []string
-	for _, s := range n.Shards() {
+	say := func(what string, err error) {
+		why = append(why, fmt.Sprintf("%s: %v", what, err))
+	}
+	for _, shard := range []*Shard{n.meta, n.data} {
+		if shard == nil {
+			continue
+		}
+		s := shard.State()
+		what := "shard " + s.Name
 		switch {
 		case s.Err != nil:
-			why = append(why, fmt.Sprintf("shard %s: %v", s.Name, s.Err))
+			say(what, s.Err)
+			continue
 		case !s.Leader:
-			why = append(why, fmt.Sprintf("shard %s: no leader", s.Name))
+			why = append(why, what+": no leader")
 		case s.Stalled:
-			why = append(why, fmt.Sprintf("shard %s: %v", s.Name, ErrStalled))
+			say(what, ErrStalled)
+		}
+		if s.NoRoom != nil {
+			say(what, s.NoRoom)
 		}
 	}
-	if err := n.store.Err(); err != nil {
-		why = append(why, fmt.Sprintf("store: %v", err))
+	if n.store != nil && (n.data == nil || n.data.NoRoom() == nil) {
+		if err := n.store.Err(); err != nil {
+			say("store", err)
+		}
 	}
-	if err := n.machine.Err(); err != nil {
-		why = append(why, fmt.Sprintf("metadata: %v", err))
+	if n.machine != nil {
+		if err := n.machine.trouble(); err != nil {
+			say("metadata", err)
+		}
 	}
 	return why
 }

@@ -12,6 +12,10 @@ import (
 var (
 	// ErrBusy refuses a unit because too many bytes wait: a definite no, worth a retry.
 	ErrBusy = errors.New("replication: too many bytes in flight")
+	// ErrNoRoom refuses a unit with records or state because the disk takes none, as when it is full: a definite no,
+	// and an ErrBusy, worth a retry once there is room. Its error says what fails. Other units go on for as long as
+	// what is reserved for them lasts.
+	ErrNoRoom = errors.New("replication: the disk takes no records")
 	// ErrNotLeader refuses a unit because this member does not lead, or not yet: a definite no.
 	ErrNotLeader = errors.New("replication: not the leader")
 	// ErrUnknown is the error of an unknown outcome: leadership or the disk was lost while the unit was in
@@ -31,6 +35,17 @@ var (
 	// ErrEmptyShard means that a shard that existed before has neither entries nor a checkpoint.
 	ErrEmptyShard = errors.New("replication: shard has lost its log")
 )
+
+// A noRoomError is ErrNoRoom and ErrBusy, with what the disk says.
+type noRoomError struct{ cause error }
+
+func (e *noRoomError) Error() string { return ErrNoRoom.Error() + ": " + e.cause.Error() }
+
+// Is reports that the error is ErrNoRoom, and so an ErrBusy.
+func (e *noRoomError) Is(target error) bool { return target == ErrNoRoom || target == ErrBusy }
+
+// Unwrap returns the cause.
+func (e *noRoomError) Unwrap() error { return e.cause }
 
 // An Outcome is how a unit ended.
 type Outcome uint8
@@ -97,9 +112,10 @@ type Proposer interface {
 	// Propose hands u to the shard, which owns it until done was called. done is called exactly once if the
 	// error is nil and never otherwise; applied units are answered in apply order, by the goroutine that
 	// applies, so done must not block. It does not wait. Errors are definite nos: ErrBusy when the bytes in
-	// flight exceed their bound, ErrNotLeader, ErrFailed, ErrClosed, ErrTooLarge.
+	// flight exceed their bound, ErrNoRoom, ErrNotLeader, ErrFailed, ErrClosed, ErrTooLarge.
 	Propose(u *log.Unit, done func(Result)) error
-	// ProposeWait is Propose that waits for room instead of returning ErrBusy.
+	// ProposeWait is Propose that waits for room instead of returning ErrBusy. When ctx ends it returns the last
+	// reason, and the context's.
 	ProposeWait(ctx context.Context, u *log.Unit, done func(Result)) error
 	// Do proposes u and waits for its result. When ctx ends first the outcome is Unknown.
 	Do(ctx context.Context, u *log.Unit) Result

@@ -51,7 +51,8 @@ type ShardOptions struct {
 
 	// MaxInflightBytes bounds the bytes that wait and those in flight; more is ErrBusy. 0: 64 MiB.
 	MaxInflightBytes int64
-	// MaxBacklogBytes is the Backlog of the machine above which units are ErrBusy. 0: 256 MiB.
+	// MaxBacklogBytes is the Backlog of the machine above which units with records or state are ErrBusy; others
+	// from a quarter more on. 0: 256 MiB.
 	MaxBacklogBytes int64
 	// MaxEntryBytes bounds one entry. 0: log.MaxEntryBytes.
 	MaxEntryBytes int
@@ -140,6 +141,7 @@ type Shard struct {
 	raft    *raft.Raft
 	running atomic.Pointer[raft.Raft] // raft, for goroutines that it starts itself
 	core    *core
+	trouble func() error // what keeps the machine from writing, nil: nothing
 
 	ctx    context.Context // of the shard's goroutines and checkpoints
 	cancel context.CancelFunc
@@ -186,7 +188,7 @@ func OpenShard(o ShardOptions) (*Shard, error) {
 func (s *Shard) open() (err error) {
 	o := s.o
 	join := o.FS.PathJoin
-	if err := raftlog.MakeDir(o.FS, o.Dir); err != nil {
+	if err := fsx.MkdirAll(o.FS, o.Dir); err != nil {
 		return err
 	}
 	if s.snaps, err = raftlog.OpenSnapshots(o.FS, join(o.Dir, "checkpoint")); err != nil {
@@ -213,6 +215,10 @@ func (s *Shard) open() (err error) {
 			err = errors.Join(err, s.machine.Close())
 		}
 	}()
+	s.trouble = func() error { return nil }
+	if m, ok := s.machine.(interface{ Err() error }); ok {
+		s.trouble = m.Err
+	}
 	last, err := s.check()
 	if err != nil {
 		return err
@@ -440,8 +446,8 @@ func (s *Shard) pack() {
 
 // Propose implements Proposer.
 func (s *Shard) Propose(u *log.Unit, done func(Result)) error {
-	if s.machine.Backlog() > s.o.MaxBacklogBytes {
-		return ErrBusy
+	if err := s.room(u.Appends()); err != nil {
+		return err
 	}
 	pack, err := s.core.add(proposal{unit: u, done: done, size: u.Size()})
 	if pack {
@@ -450,8 +456,57 @@ func (s *Shard) Propose(u *log.Unit, done func(Result)) error {
 	return err
 }
 
-// backlogPoll is how often a waiting proposal looks at the machine's backlog, which nobody announces.
-const backlogPoll = 2 * time.Millisecond
+// room says whether the disk and the machine have room for a unit.
+//
+// Records and state stop first: when writing behind the log fails, when the machine's backlog has reached its bound,
+// or when the log can make no more segments and has no more than one segment beyond what is in flight. What is
+// left serves the others (offsets, metadata, deletes, task opens, log starts), which are small and few, up to a
+// reserve for raft's own: votes and terms.
+func (s *Shard) room(appends bool) error {
+	if s.Err() != nil {
+		return nil // the core says why
+	}
+	backlog, bound := s.machine.Backlog(), s.o.MaxBacklogBytes
+	trouble := s.trouble()
+	if !appends {
+		bound, trouble = bound+bound/4, nil
+	}
+	switch {
+	case errors.Is(trouble, log.ErrPoisoned):
+		return nil // the shard is going down for it
+	case trouble != nil:
+		return &noRoomError{trouble}
+	case backlog > bound:
+		return ErrBusy
+	}
+	left, full := s.wal.Room()
+	if full == nil || errors.Is(full, wal.ErrPoisoned) {
+		return nil
+	}
+	reserve := s.o.WALSegmentBytes / 16
+	if appends {
+		reserve = s.o.WALSegmentBytes
+	}
+	waiting, inFlight := s.core.held()
+	if left < reserve+waiting+inFlight {
+		return &noRoomError{full}
+	}
+	return nil
+}
+
+// NoRoom returns why units with records or state are refused for want of room on the disk, an ErrNoRoom, or nil.
+func (s *Shard) NoRoom() error {
+	if err := s.room(true); errors.Is(err, ErrNoRoom) {
+		return err
+	}
+	return nil
+}
+
+// How often a waiting proposal looks again at what nobody announces: the machine's backlog and the disk.
+const (
+	roomPoll    = 2 * time.Millisecond
+	maxRoomPoll = 50 * time.Millisecond
+)
 
 // ProposeWait implements Proposer.
 func (s *Shard) ProposeWait(ctx context.Context, u *log.Unit, done func(Result)) error {
@@ -459,19 +514,22 @@ func (s *Shard) ProposeWait(ctx context.Context, u *log.Unit, done func(Result))
 	if !errors.Is(err, ErrBusy) {
 		return err
 	}
-	timer := time.NewTimer(backlogPoll)
+	poll := roomPoll
+	timer := time.NewTimer(poll)
 	defer timer.Stop()
 	for {
 		room := s.core.waitRoom()
 		if err := s.Propose(u, done); !errors.Is(err, ErrBusy) {
 			return err
+		} else if ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", err, ctx.Err())
 		}
-		timer.Reset(backlogPoll)
+		timer.Reset(poll)
 		select {
 		case <-room:
 		case <-timer.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+			poll = min(2*poll, maxRoomPoll)
+		case <-ctx.Done(): // looks once more, for the reason
 		}
 	}
 }
@@ -554,6 +612,7 @@ type ShardState struct {
 	BacklogBytes    int64  // of the machine
 	AppendedBytes   int64  // payload since the start
 	Stalled         bool   // a write takes longer than StallAfter
+	NoRoom          error  // why records are refused for want of room on the disk
 	Err             error  // why the shard is down
 	WAL             wal.Metrics
 }
@@ -563,7 +622,7 @@ func (s *Shard) State() ShardState {
 	st := ShardState{
 		Name: s.o.Name, Term: s.raft.CurrentTerm(), LastIndex: s.wal.LastIndex(),
 		CheckpointIndex: s.checkpointIndex.Load(), BacklogBytes: s.machine.Backlog(),
-		AppendedBytes: s.log.Bytes(), Stalled: s.stalled.Load(), Err: s.Err(), WAL: s.wal.Metrics(),
+		AppendedBytes: s.log.Bytes(), Stalled: s.stalled.Load(), NoRoom: s.NoRoom(), Err: s.Err(), WAL: s.wal.Metrics(),
 	}
 	_, st.Leader = s.core.leader()
 	st.Applied, _ = s.machine.Applied()

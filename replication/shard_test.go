@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -414,34 +415,47 @@ func TestAnUnreadableCommittedEntryTakesOnlyTheShardDown(t *testing.T) {
 	_ = s.Close()
 }
 
-// A full disk refuses units and is over when there is room again, without a restart.
+// A full disk refuses units while there is still room for votes, so that leadership stays and no outcome is unknown;
+// it is over when there is room again, without a restart.
 func TestAFullDiskRecoversWithoutARestart(t *testing.T) {
 	var full atomic.Bool
 	fs := fsx.Inject(fsx.NewMem(), func(op fsx.Op, name string) error {
 		if full.Load() && (op == fsx.OpCreate || op == fsx.OpPreallocate || op == fsx.OpTruncate) && strings.Contains(name, "wal") {
-			return errors.New("no space left on device")
+			return syscall.ENOSPC
 		}
 		return nil
 	})
 	var l *ledger
 	s := openLed(t, ledgerShard(fs, "s", &l))
+	term, _ := s.Leader()
 	full.Store(true)
 	text := strings.Repeat("f", 20<<10)
-	yes := 0
-	refused := false
-	for i := 0; i < 200 && !refused; i++ {
-		r := s.Do(t.Context(), line("%d %s", i, text))
-		if refused = r.Outcome != Yes; !refused {
-			yes++
-		}
+	do := func(u *log.Unit) Result {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		return s.Do(ctx, u)
 	}
-	if !refused || s.Err() != nil {
-		t.Fatalf("refused %v after %d, shard %v", refused, yes, s.Err())
+	yes := 0
+	for ; yes < 200; yes++ {
+		r := do(line("%d %s", yes, text))
+		if r.Outcome == Yes {
+			continue
+		}
+		if r.Outcome != No || !errors.Is(r.Err, ErrNoRoom) || !errors.Is(r.Err, ErrBusy) || !errors.Is(r.Err, syscall.ENOSPC) {
+			t.Fatalf("refused after %d: %+v", yes, r)
+		}
+		break
+	}
+	if yes < 20 || yes == 200 || s.Err() != nil {
+		t.Fatalf("refused after %d, shard %v", yes, s.Err())
+	}
+	if at, ok := s.Leader(); !ok || at != term || s.State().NoRoom == nil {
+		t.Errorf("leads %v in term %d, before %d; state %v", ok, at, term, s.State().NoRoom)
 	}
 	full.Store(false)
-	eventually(t, "units are taken again", func() bool { return s.Do(t.Context(), line("again")).Outcome == Yes })
-	if n := len(l.all()); n < yes+1 || n > yes+2 {
-		t.Errorf("%d lines, %d acknowledged", n, yes+1)
+	eventually(t, "units are taken again", func() bool { return do(line("again")).Outcome == Yes })
+	if n := len(l.all()); n != yes+1 || s.State().NoRoom != nil {
+		t.Errorf("%d lines, %d acknowledged, state %v", n, yes+1, s.State().NoRoom)
 	}
 	must(t, s.Close())
 }

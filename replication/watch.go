@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/headrace/headrace/log"
 )
 
 // follow takes raft's leadership changes. A new leader hands an empty entry to the group, and leads when it
@@ -69,7 +71,7 @@ func (s *Shard) shutdown() raft.Future {
 	return s.stopping
 }
 
-// watch looks at the write in flight. It does not depend on the goroutine that writes: that one may hang in
+// watch looks at the write in flight, and at the machine. It does not depend on the goroutine that writes: that one may hang in
 // the kernel.
 func (s *Shard) watch() {
 	tick := time.NewTicker(max(s.o.StallAfter/20, time.Millisecond))
@@ -81,6 +83,11 @@ func (s *Shard) watch() {
 		case <-s.down:
 			return
 		case <-tick.C:
+		}
+		if err := s.trouble(); errors.Is(err, log.ErrPoisoned) {
+			// What is acknowledged from here on would never reach a file.
+			s.log.Fail(err) //nolint:errcheck // it comes back through fail
+			return
 		}
 		age := s.wal.InFlight()
 		stalled := age >= s.o.StallAfter

@@ -105,8 +105,8 @@ var _ raft.SnapshotStore = (*Snapshots)(nil)
 // pending files are removed: a received snapshot that was not switched to is fetched again.
 func OpenSnapshots(fs fsx.FS, dir string) (*Snapshots, error) {
 	s := &Snapshots{fs: fs, dir: dir}
-	if err := MakeDir(fs, dir); err != nil {
-		return nil, err
+	if err := fsx.MkdirAll(fs, dir); err != nil {
+		return nil, fmt.Errorf("raftlog: %w", err)
 	}
 	names, err := fs.List(dir)
 	if err != nil {
@@ -301,18 +301,6 @@ func (k *Sink) Close() error {
 	}
 	if k.local {
 		k.s.list(k.m, k.ID())
-	}
-	return nil
-}
-
-// MakeDir creates dir with its parents and makes its entry in its parent durable: a file that is synced in a
-// directory that is not would be lost with it.
-func MakeDir(fs fsx.FS, dir string) error {
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("raftlog: create %s: %w", dir, err)
-	}
-	if err := fs.SyncDir(fs.PathDir(dir)); err != nil {
-		return fmt.Errorf("raftlog: sync the parent of %s: %w", dir, err)
 	}
 	return nil
 }
