@@ -52,13 +52,13 @@ ago such as @-1h). With -g they are where a group begins that has committed noth
 			return a.consume(cmd, args[0], &f)
 		},
 	}
-	cmd.Flags().StringVarP(&f.offset, "offset", "O", "start", "where to begin: start, end, N, +N, -N or @TIME")
-	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many records")
+	cmd.Flags().StringVarP(&f.offset, "offset", "O", "start", "`where` to begin: start, end, N, +N, -N or @TIME")
+	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many `records`")
 	cmd.Flags().StringVarP(&f.format, "format", "f", "", `format of a record: %t topic, %p partition, %o offset, %k key, %v value,
 %h{ %k=%v } headers, %d timestamp, \n \t (default '%v\n')`)
 	cmd.Flags().BoolVar(&f.follow, "follow", false, "go on for ever")
-	cmd.Flags().StringVarP(&f.group, "group", "g", "", "read as a member of a consumer group and commit")
-	cmd.Flags().Int32SliceVarP(&f.partition, "partition", "p", nil, "only these partitions")
+	cmd.Flags().StringVarP(&f.group, "group", "g", "", "read as a member of a consumer `group` and commit")
+	cmd.Flags().Int32SliceVarP(&f.partition, "partition", "p", nil, "only these `partitions`, separated by commas")
 	a.outputFlag(cmd)
 	cmd.Flags().Lookup("output").Usage = "output form: table (values, or -f) or json (one object a line)"
 	return cmd

@@ -18,6 +18,10 @@ import (
 // version is set by the linker.
 var version = "dev"
 
+func init() {
+	cobra.EnableCommandSorting = false // help lists commands in the order of their use
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
@@ -97,7 +101,7 @@ Or see all of it:      headrace demo`,
 			root.AddCommand(c)
 		}
 	}
-	add("server", a.serveCmd(), a.statusCmd(), a.benchCmd(), a.demoCmd())
+	add("server", a.serveCmd(), a.statusCmd(), a.demoCmd(), a.benchCmd())
 	add("data", a.topicCmd(), a.produceCmd(), a.consumeCmd())
 	add("pipelines", a.applyCmd(), a.checkCmd(), a.explainCmd(), a.fmtCmd(), a.moduleCmd(), a.pipelineCmd())
 	add("other", a.versionCmd(), a.explainErrorCmd(), a.docsCmd())

@@ -109,7 +109,7 @@ Applying the same text twice changes nothing.`,
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of the module (default: the file's base name)")
-	cmd.Flags().StringArrayVarP(&params, "param", "p", nil, "value of a param, name=value; may be repeated")
+	cmd.Flags().StringArrayVarP(&params, "param", "p", nil, "value of a param, `name=value`; may be repeated")
 	cmd.Flags().BoolVar(&opts.DryRun, "dry-run", false, "print the plan difference only")
 	cmd.Flags().BoolVar(&opts.AllowBreak, "allow-break", false, "carry out changes that break what readers rely on")
 	a.outputFlag(cmd)

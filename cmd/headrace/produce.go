@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,12 +80,12 @@ when they are durable, in order, once.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.format, "input", inputAuto, "input format: lines (NDJSON too), csv, or auto by the file's name")
-	cmd.Flags().StringVarP(&f.delimiter, "key-delimiter", "K", "", "split each line at the first of this into key and value")
+	cmd.Flags().StringVarP(&f.delimiter, "key-delimiter", "K", "", "split each line at the first of this `text` into key and value")
 	cmd.Flags().StringVarP(&f.record, "format", "f", "", "format of a record: %k key, %v value, \\n \\t and text between them, such as '%k\\t%v\\n'")
-	cmd.Flags().Int32VarP(&f.partition, "partition", "p", -1, "send everything to this partition")
-	cmd.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header key:value of every record; may be repeated")
-	cmd.Flags().BoolVar(&f.end, "end", false, "declare the end of the input: windows close, later rows are late")
-	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many records")
+	cmd.Flags().Int32VarP(&f.partition, "partition", "p", -1, "send everything to this `partition` (default: by key)")
+	cmd.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header `key:value` of every record; may be repeated")
+	cmd.Flags().BoolVar(&f.end, "end", false, "declare the end of the topic: windows close, later rows are late; wait until the pipelines behind it have read it")
+	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many `records`")
 	return cmd
 }
 
@@ -165,8 +166,66 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 			return err
 		}
 		fmt.Fprintf(a.err, "%s has ended: its windows close, later rows are late\n", topic)
+		return a.settle(ctx, topic)
 	}
 	return nil
+}
+
+// settleWait is how long produce --end waits for the pipelines behind a topic.
+const settleWait = time.Minute
+
+// settle waits until the pipelines behind a topic have read it to its declared end, so that what is
+// derived from it can be read to its end too.
+func (a *app) settle(ctx context.Context, topic string) error {
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	told := map[string]bool{}
+	for {
+		pipelines, err := a.api().Pipelines(ctx)
+		if err != nil {
+			return err
+		}
+		waits := false
+		for _, p := range downstream(pipelines, topic) {
+			switch {
+			case p.Watermark == "+inf" && p.Lag == 0:
+				if !told[p.Name] {
+					fmt.Fprintf(a.err, "%s has closed its windows: %s so far\n", p.Name, plural(p.Counters.Out, "row"))
+				}
+				told[p.Name] = true
+			case p.State == "running" || p.State == "starting":
+				waits = true
+			}
+		}
+		if !waits {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				fmt.Fprintln(a.err, "its pipelines still read; `headrace pipeline list` shows how far they are")
+				return nil
+			}
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// downstream are the pipelines that read a topic, those that read what they derive, and so on.
+func downstream(pipelines []client.Pipeline, topic string) (out []client.Pipeline) {
+	reached := []string{topic}
+	for i := 0; i < len(reached); i++ {
+		for _, p := range pipelines {
+			if p.Source == reached[i] {
+				out = append(out, p)
+				if !slices.Contains(reached, p.Topic) {
+					reached = append(reached, p.Topic)
+				}
+			}
+		}
+	}
+	return out
 }
 
 // flush waits for the acknowledgements. After an interrupt, those on their way get a moment.

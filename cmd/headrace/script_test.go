@@ -1,17 +1,14 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/internal/golden"
 	"github.com/headrace/headrace/server"
 )
@@ -46,7 +43,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("EXAMPLES", examples)
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": exitCode, "settled": settled},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": exitCode},
 	})
 }
 
@@ -67,23 +64,5 @@ func exitCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d; %s", got, want, ts.ReadFile("stderr"))
-	}
-}
-
-// settled is `settled MODULE/TOPIC`: it waits until a pipeline has read its source to a declared end.
-func settled(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: settled module/topic")
-	}
-	api := client.NewAPI(ts.Getenv("HEADRACE_HTTP"))
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		p, err := api.Pipeline(context.Background(), args[0])
-		ts.Check(err)
-		if p.Watermark == "+inf" && p.Lag == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			ts.Fatalf("pipeline %s stands at watermark %s with %d records to go: %s", args[0], p.Watermark, p.Lag, p.Reason)
-		}
 	}
 }

@@ -56,7 +56,7 @@ func (a *app) topicCreateCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().Int32VarP(&partitions, "partitions", "p", 1, "number of partitions")
-	cmd.Flags().StringArrayVarP(&configs, "config", "c", nil, "setting key=value, as Kafka names them; may be repeated")
+	cmd.Flags().StringArrayVarP(&configs, "config", "c", nil, "setting `key=value`, as Kafka names them; may be repeated")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check only")
 	return cmd
 }
