@@ -198,19 +198,6 @@ func (e *Engine) reinstall(ctx context.Context, name string) error {
 	return e.sweep(ctx)
 }
 
-// moduleTopics lists everything that the pipelines of a module write.
-func moduleTopics(p *plan.Module) []string {
-	var out []string
-	for _, pl := range p.Pipelines {
-		for _, t := range pipelineTopics(pl) {
-			if !slices.Contains(out, t) {
-				out = append(out, t)
-			}
-		}
-	}
-	return out
-}
-
 // nextPipeline decides what becomes of a pipeline: the row to store and the line of the difference.
 // emptied says that its source is computed again.
 func (e *Engine) nextPipeline(was *replication.ModuleRow, pl *plan.Pipeline, emptied bool) (replication.PipelineRow, PlanChange) {

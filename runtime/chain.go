@@ -34,7 +34,8 @@ type chain struct {
 	onAppend bool
 	frontier operators.EventTime
 
-	changeBytes float64 // of one changed state row, from the steps so far
+	// Bytes of one changed state row, and of one row that a window gave away, from the steps so far.
+	changeBytes, emitBytes float64
 }
 
 // inputState is the time state of one source partition: a pure function of the prefix read.
@@ -443,9 +444,13 @@ func (c *chain) advance(limit int) (done bool) {
 			if a, ok := s.op.(*window.Aggregate); ok && c.onAppend {
 				a.ObserveAppend(c.frontier)
 			}
+			before, left := c.used(), s.counters.Out
 			s.closing = true
 			s.op.Advance(w, s)
 			s.closing = false
+			if n := s.counters.Out - left; n > 0 {
+				c.emitBytes = max(float64(c.used()-before)/float64(n), 0.9*c.emitBytes)
+			}
 			more, ok := s.op.(interface{ More() bool })
 			if !ok || !more.More() {
 				break

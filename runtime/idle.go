@@ -107,14 +107,16 @@ func (d *idler) markSources(ctx context.Context) error {
 	for i, p := range l.inputs.parts {
 		in := &l.chain.inputs[i]
 		marks[i] = in.watermark
-		end := p.part.LogEnd()
-		if end != d.ends[i] || p.read < end || len(p.pending) > 0 {
+		end, since := p.part.LogEnd(), in.appended // known exactly, if there was a row
+		if p.read < end || len(p.pending) > 0 {
 			d.ends[i], d.quiet[i] = end, now
 			continue
 		}
-		since := d.quiet[i]
-		if in.appended != operators.MinEventTime {
-			since = max(in.appended, 0) // known exactly
+		if since == operators.MinEventTime {
+			if end != d.ends[i] {
+				d.ends[i], d.quiet[i] = end, now
+			}
+			since = d.quiet[i]
 		}
 		if now-since < int64(l.pl.Source.Time.Idle) || in.watermark == operators.MaxEventTime {
 			continue
@@ -130,11 +132,11 @@ func (d *idler) markSources(ctx context.Context) error {
 	}
 	var u log.Unit
 	for i, m := range marks {
-		in := &l.chain.inputs[i]
+		in, worth := &l.chain.inputs[i], int64(l.pl.Source.Time.Idle)/2 // a mark for less would only fill the log
 		if in.maxTime == operators.MinEventTime {
-			m = least
+			m, worth = least, 0
 		}
-		if idle[i] && m > in.watermark && m != operators.MaxEventTime {
+		if idle[i] && m > in.watermark && m != operators.MaxEventTime && minus(m, worth) >= in.watermark {
 			u.Append(l.source[i], record.TimeMark(m, max(0, now/1e6)))
 		}
 	}

@@ -47,10 +47,13 @@ type task struct {
 	done   chan struct{}
 	status atomic.Pointer[taskStatus]
 	resume chan struct{}
-	// shrink halves, once for each, what a step may hold: units were refused as too large.
-	shrink uint
-	// What rows and state rows cost in bytes, as the last life learned it.
-	rowCost, changeBytes float64
+	// What a row taken, a row that a window gave away and a state row cost in bytes, as the last life has
+	// learned it.
+	rowCost, emitBytes, changeBytes float64
+	// tooLarge counts the units refused as too large since the last one that committed. When it does not
+	// help to know the costs, shrink halves, once for each, what a step may hold.
+	tooLarge int
+	shrink   uint
 	// markers says which task writes time marks into an idle source: log.TopicID to log.TaskID.
 	markers *sync.Map
 }
@@ -105,7 +108,9 @@ func (t *task) run(ctx context.Context) {
 			}
 			continue
 		case errors.Is(err, errTooLarge) && t.shrink < maxShrink:
-			t.shrink += 2
+			if t.tooLarge++; t.tooLarge > 2 {
+				t.shrink += 2
+			}
 			t.logger.Warn("pipeline takes smaller steps", "pipeline", t.pl.Name, "reason", err)
 			continue
 		case errors.Is(err, errRebuild):
@@ -171,6 +176,9 @@ func (t *task) life(ctx context.Context) error {
 		task: t, results: make(chan replication.Result, maxFlying+1),
 		stepBytes: smaller(t.opts.StepBytes, t.shrink), outputBytes: smaller(t.opts.OutputBytes, t.shrink),
 		batchRows: smaller(t.opts.BatchRows, t.shrink), emitRows: smaller(min(emitRows, t.opts.BatchRows), t.shrink),
+	}
+	if t.emitBytes > 0 {
+		l.emitRows = min(l.emitRows, max(1, int(float64(l.outputBytes)/t.emitBytes)))
 	}
 	l.cost = max(float64(l.outputBytes)/firstRows, t.rowCost, 1)
 	t.setState(StateStarting, "")
@@ -385,6 +393,7 @@ func (l *life) collect(block bool) error {
 func (l *life) answered(r replication.Result) error {
 	switch {
 	case r.Outcome == replication.Yes:
+		l.tooLarge = 0
 		l.publish(l.flying[0])
 		l.flying = append(l.flying[:0], l.flying[1:]...)
 		return nil
@@ -433,7 +442,7 @@ func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 	if real := float64(u.Size()) / float64(max(estimate, 4096)); real > 1 {
 		l.cost *= real
 	}
-	l.rowCost, l.changeBytes = l.cost, c.changeBytes
+	l.rowCost, l.emitBytes, l.changeBytes = l.cost, c.emitBytes, c.changeBytes
 	l.writeMarks(u, written)
 	results := l.results // has room for every step in flight, so that done never blocks
 	err = l.shard.ProposeWait(ctx, u, func(r replication.Result) { results <- r })
