@@ -79,6 +79,24 @@ func (w *walk) aggName(n ast.Node, name string, s *scope) typed {
 	return failed
 }
 
+// rowValue says whether a node mentions a column that only rows have.
+func (w *walk) rowValue(n ast.Node, s *scope) bool {
+	found, folded := false, map[ast.Node]bool{}
+	visit(n, func(m ast.Node) {
+		if call, ok := m.(*ast.CallNode); ok {
+			if id, ok := call.Callee.(*ast.IdentifierNode); ok && aggregates[id.Value].built {
+				for _, a := range call.Arguments {
+					visit(a, func(x ast.Node) { folded[x] = true })
+				}
+			}
+		}
+		if id, ok := m.(*ast.IdentifierNode); ok && !folded[m] {
+			found = found || columnIndex(s.agg.columns(), id.Value) < 0 && columnIndex(s.agg.in.cols, id.Value) >= 0
+		}
+	})
+	return found
+}
+
 // listCall says whether a function with the name of an aggregate is meant as the function of a list, or
 // of several numbers.
 func (w *walk) listCall(name string, nodes []ast.Node, s *scope) bool {
@@ -98,8 +116,17 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 	if len(nodes) > 0 && scalar.Callable(name) && (name == "min" || name == "max") && len(nodes) > 1 {
 		w.c.err("E0128", w.c.nodeSpan(n), "`%s(a, b)` is the aggregate `%s`, which takes one value a row", name, name).
 			because("on the right side of `agg` the names of aggregates mean aggregates").
-			fix("`::%s(..)` is the larger or smaller of several values", name).
-			replace(at, "::"+name)
+			fix("`::%s(..)` is the larger or smaller of several values", name)
+		f := w.c.found[len(w.c.found)-1]
+		f.replace(at, "::"+name)
+		for _, x := range nodes {
+			if w.rowValue(x, s) { // of each row: the larger one is then folded
+				whole := w.c.nodeSpan(n)
+				text := name + "(::" + w.c.src.slice(whole) + ")"
+				f.fix("`%s` folds the %s of each row", oneLine(text), map[string]string{"max": "larger", "min": "smaller"}[name]).replace(whole, text)
+				break
+			}
+		}
 		return failed
 	}
 	if !kind.built {

@@ -12,16 +12,22 @@ import (
 
 // removedFunctions are expr's built-ins that the language does not have, with what to use instead.
 var removedFunctions = map[string]struct{ why, fix string }{
-	"get":       {"its type is only known at run time", "`a.b`, `m[\"k\"]` or `xs[0]`"},
-	"type":      {"every value has one type, known before anything runs", "declare what you expect"},
-	"fromJSON":  {"its type is only known at run time", "`json(s, \"path\", \"type\")`"},
-	"toJSON":    {"the language writes snake_case here", "`to_json(x)`"},
-	"date":      {"it would guess the layout", "`parse_time(s, \"yyyy-MM-dd\")` or `date_of(t)`"},
-	"duration":  {"durations are written as literals", "`10s`, `1h30m`"},
-	"timezone":  {"zones are named where they are used", "`hour(t, \"Europe/Berlin\")`"},
-	"groupBy":   {"groups are made by stages", "`agg .. by ..`"},
-	"toPairs":   {"its type is only known at run time", "`keys(m)` and `values(m)`"},
-	"fromPairs": {"its type is only known at run time", "a map literal `{\"a\": 1}`"},
+	"get":        {"its type is only known at run time", "`a.b`, `m[\"k\"]` or `xs[0]`"},
+	"type":       {"every value has one type, known before anything runs", "declare what you expect"},
+	"fromJSON":   {"its type is only known at run time", "`json(s, \"path\", \"type\")`"},
+	"toJSON":     {"the language writes snake_case here", "`to_json(x)`"},
+	"date":       {"it would guess the layout", "`parse_time(s, \"yyyy-MM-dd\")` or `date_of(t)`"},
+	"duration":   {"durations are written as literals", "`10s`, `1h30m`"},
+	"timezone":   {"zones are named where they are used", "`hour(t, \"Europe/Berlin\")`"},
+	"rand":       {"a replay would give another value", "`hash64(record.topic, record.partition, record.offset)` tells rows apart"},
+	"random":     {"a replay would give another value", "`hash64(record.topic, record.partition, record.offset)` tells rows apart"},
+	"uuid":       {"a replay would give another value", "`hash64(record.topic, record.partition, record.offset)` tells rows apart"},
+	"row_number": {"rows are told apart by their place", "`record.offset`"},
+	"lag":        {"the row before is seen by `prev(x)` in `over`, which is not built yet", "a window that holds both rows: `first(x)`, `last(x)`"},
+	"lead":       {"a stream does not know the next row", "a window that holds both rows: `first(x)`, `last(x)`"},
+	"groupBy":    {"groups are made by stages", "`agg .. by ..`"},
+	"toPairs":    {"its type is only known at run time", "`keys(m)` and `values(m)`"},
+	"fromPairs":  {"its type is only known at run time", "a map literal `{\"a\": 1}`"},
 }
 
 // foreignFunctions are names from elsewhere.
@@ -33,6 +39,12 @@ var foreignFunctions = map[string]string{
 	"decimal": "dec(x, p, s)", "date_trunc": "trunc_to(t, \"hour\")", "bin": "trunc(t, 5m)", "to_timestamp": "parse_time(s, layout)",
 	"regexp_extract": "extract(s, re, group)", "regexp_like": "s matches re", "like": "s contains t", "startswith": "s startsWith t",
 	"format": "fmt(t, layout)", "date_format": "fmt(t, layout)", "extract_year": "year(t)", "avg_over": "avg(x)",
+	"time": "from_epoch(n, \"ms\")` or `parse_time(s, layout)", "timestamp": "from_epoch(n, \"ms\")` or `parse_time(s, layout)", "average": "avg(x)",
+	"mean_over": "avg(x)", "nunique": "count_distinct(x)", "approx_count_distinct": "count_distinct(x)", "strpos": "indexOf(s, t)", "position": "indexOf(s, t)",
+	"instr": "indexOf(s, t)", "left": "substr(s, 0, n)", "right": "substr(s, -n)", "split_part": "part(s, sep, i)", "ucase": "upper(s)", "lcase": "lower(s)",
+	"regexp_replace": "replace(s, a, b)", "greatest": "max(a, b)", "least": "min(a, b)", "exists": "any(xs, # > 1)", "unix_timestamp": "epoch(t, \"s\")",
+	"from_unixtime": "from_epoch(n, \"s\")", "strftime": "fmt(t, layout)", "to_date": "date_of(parse_time(s, layout))", "datediff": "t - u", "concat_str": "a + b",
+	"toString": "string(x)", "parseInt": "int(s)", "parse_int": "int(s)", "str": "string(x)", "length_utf8": "len(x)", "floor_div": "div(a, b)", "dayofweek": "weekday(t)",
 	"current_timestamp": "record.append_time", "modulo": "mod(a, b)", "power": "pow(a, b)", "ceiling": "ceil(x)",
 }
 
@@ -92,7 +104,7 @@ func (w *walk) call(n ast.Node, name string, at span, nodes []ast.Node, s *scope
 		return w.coalesceCall(n, at, nodes, s)
 	}
 	if _, agg := aggregates[name]; agg && !scalar.Callable(name) {
-		w.notAggregate(name, at)
+		w.notAggregate(name, at, nodes)
 		for _, a := range nodes {
 			w.typeOf(a, s)
 		}
@@ -128,7 +140,7 @@ func (w *walk) resolved(n ast.Node, name string, at span, nodes []ast.Node, list
 	f, err := scalar.Resolve(name, args(list...))
 	if err != nil {
 		if _, agg := aggregates[name]; agg && len(list) > 0 && len(list) < 2 && list[0].typ().Kind != scalar.KindList {
-			w.notAggregate(name, at)
+			w.notAggregate(name, at, nodes)
 			return failed
 		}
 		w.resolveError(n, name, at, nodes, list, err)
@@ -137,10 +149,14 @@ func (w *walk) resolved(n ast.Node, name string, at span, nodes []ast.Node, list
 	return w.apply2(n, f, list)
 }
 
-func (w *walk) notAggregate(name string, at span) {
+func (w *walk) notAggregate(name string, at span, nodes []ast.Node) {
+	arg := ".."
+	if len(nodes) == 1 {
+		arg = oneLine(w.text(nodes[0]))
+	}
 	w.c.err("E0125", at, "`%s` is an aggregate, and this place sees one row", name).
 		because("aggregates fold the rows of a group").
-		fix("add a stage: `|> agg x = %s(..) by .. window tumble(1m)`", name)
+		fix("add a stage before: `|> agg x = %s(%s) by .. window tumble(1m)`", name, arg)
 }
 
 // adaptAll gives number literals the type of a decimal or uint64 among the arguments.
@@ -178,8 +194,10 @@ func (w *walk) unknownFunction(name string, at span, s *scope) {
 	}
 	names := scalar.Names()
 	if s.agg != nil {
-		for n := range aggregates {
-			names = append(names, n)
+		for n, a := range aggregates {
+			if a.built {
+				names = append(names, n)
+			}
 		}
 	}
 	for _, o := range w.c.order {
@@ -190,6 +208,15 @@ func (w *walk) unknownFunction(name string, at span, s *scope) {
 	sort.Strings(names)
 	if m := w.c.nearest(name, names); m != "" {
 		f.because("did you mean `%s`?", m).replace(at, m)
+		return
+	}
+	var foreign []string
+	for n := range foreignFunctions {
+		foreign = append(foreign, n)
+	}
+	sort.Strings(foreign)
+	if m := w.c.nearest(name, foreign); m != "" {
+		f.because("did you mean `%s`?", m).fix("`%s`", foreignFunctions[m])
 		return
 	}
 	f.fix("the built-in functions are in docs/language.md; your own are declared with `fn`")
@@ -229,6 +256,8 @@ func (w *walk) resolveError(n ast.Node, name string, at span, nodes []ast.Node, 
 		f.fix("%s", re.Suggestion)
 	case re.Arg >= 0 && re.Arg < len(list) && list[re.Arg].e.Op == plan.ExprConst:
 		f.fix("write another constant")
+	case re.Arg >= 0 && re.Arg < len(list) && list[re.Arg].typ().Kind == scalar.KindString && len(nodes) == 0:
+		f.fix("cast the text first: `int(..)`, `float(..)` or `dec(.., 18, 2)`")
 	case re.Arg >= 0 && re.Arg < len(list) && list[re.Arg].typ().Kind == scalar.KindString:
 		f.fix("cast it: `int(%s)`, `float(%s)` or `dec(%s, 18, 2)`", w.c.src.slice(at), w.c.src.slice(at), w.c.src.slice(at))
 	case re.Arg >= 0:

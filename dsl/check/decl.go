@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/expr-lang/expr/ast"
@@ -204,7 +205,7 @@ func (c *checker) resolveFunc(s *symbol) {
 		return
 	}
 	if _, ok := c.widens(d.Body, t, f.result); !ok {
-		fix := "cast it, or declare the result as " + TypeString(t.typ())
+		fix := castFix(oneLine(d.Body.Text), t.typ(), f.result) + ", or declare the result as " + TypeString(t.typ())
 		if c.sameButNull(t.typ(), f.result) {
 			fix = "declare the result as `" + TypeString(f.result) + "?`, or give a value for null with `??`"
 		}
@@ -212,6 +213,30 @@ func (c *checker) resolveFunc(s *symbol) {
 			because("the declaration says %s", TypeString(f.result)).fix("%s", fix)
 		s.fn = nil
 	}
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
+}
+
+// castFix is the cast of an expression to a type, in words if there is none.
+func castFix(text string, from, to scalar.Type) string {
+	switch k := to.Kind; {
+	case k == scalar.KindDecimal:
+		return fmt.Sprintf("`dec(%s, %d, %d)`", text, to.Precision, to.Scale)
+	case k == scalar.KindInt64 && (from.Kind.Numeric() || from.Kind == scalar.KindString):
+		return "`int(" + text + ")`"
+	case k == scalar.KindFloat64 && (from.Kind.Numeric() || from.Kind == scalar.KindString):
+		return "`float(" + text + ")`"
+	case k == scalar.KindString || k.Numeric() && (from.Kind.Numeric() || from.Kind == scalar.KindString):
+		return "`" + k.String() + "(" + text + ")`"
+	case k == scalar.KindTime && from.Kind == scalar.KindString:
+		return "`parse_time(" + text + ", \"yyyy-MM-dd\")`"
+	}
+	return "give it " + TypeString(to)
 }
 
 func (c *checker) sameButNull(a, b scalar.Type) bool { return a.Same(b) && a.Nullable && !b.Nullable }
@@ -272,7 +297,7 @@ func (w *walk) userCall(n ast.Node, sym *symbol, at span, nodes []ast.Node, s *s
 	}
 	d := sym.stmt.(*syntax.FuncDecl)
 	if len(nodes) != len(d.Params) {
-		w.c.err("E0111", w.c.nodeSpan(n), "`%s` takes %d arguments, not %d", sym.name, len(d.Params), len(nodes)).
+		w.c.err("E0111", w.c.nodeSpan(n), "`%s` takes %d %s, not %d", sym.name, len(d.Params), plural(len(d.Params), "argument"), len(nodes)).
 			because("it is declared in line %d", w.c.src.line(sym.at.start)).fix("give one value for each parameter")
 		return failed
 	}
@@ -287,7 +312,7 @@ func (w *walk) userCall(n ast.Node, sym *symbol, at span, nodes []ast.Node, s *s
 			if ok && null {
 				f.because("the parameter does not take null").fix("give a value for null with `??`, or declare it as `%s?`", TypeString(to))
 			} else {
-				f.because("it is declared in line %d", w.c.src.line(sym.at.start)).fix("cast it")
+				f.because("it is declared in line %d", w.c.src.line(sym.at.start)).fix("%s", castFix(oneLine(w.text(nodes[i])), t.typ(), to))
 			}
 			return failed
 		}

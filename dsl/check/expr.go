@@ -347,16 +347,20 @@ func (w *walk) unknownName(n ast.Node, name string, s *scope) {
 		f.d.Edit = nil
 		f.because("the language writes `%s`", alias).replace(at, alias)
 		f.d.Fix = "`" + alias + "`"
-	} else if name == "event_time" || name == "append_time" || name == "_time" || name == "rowtime" {
+	} else if alias, ok := metaAliases[name]; ok {
 		if f.d.Edit == nil && s.meta == metaAll {
-			alias := "record.time"
-			if name == "append_time" {
-				alias = "record.append_time"
-			}
 			f.d.Fix = ""
+			f.because("the record of a row has it")
 			f.replace(at, alias)
 		}
 	}
+}
+
+// metaAliases are names that people try for what a row's record has.
+var metaAliases = map[string]string{
+	"event_time": "record.time", "_time": "record.time", "rowtime": "record.time", "timestamp": "record.time", "_timestamp": "record.time",
+	"append_time": "record.append_time", "ingestion_time": "record.append_time", "key": "record.key", "_key": "record.key",
+	"offset": "record.offset", "_offset": "record.offset", "partition": "record.partition", "_partition": "record.partition", "topic": "record.topic", "headers": "record.headers",
 }
 
 // visible is the columns and the constants that a name could have meant.

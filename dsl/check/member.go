@@ -144,7 +144,9 @@ func (w *walk) field(n *ast.MemberNode, base typed, p *ast.StringNode, s *scope)
 	}
 	if t.Kind != scalar.KindStruct {
 		f := w.c.err("E0132", ps, "%s has no fields", TypeString(t)).because("`%s` is %s", w.text(n.Node), TypeString(t))
-		if t.Kind == scalar.KindList {
+		if scalar.Callable(p.Value) {
+			f.fix("`%s(%s)`", p.Value, w.text(n.Node)).replace(w.c.nodeSpan(n), p.Value+"("+w.c.src.slice(w.c.outerSpan(n.Node))+")")
+		} else if t.Kind == scalar.KindList {
 			f.fix("take one element: `%s[0]?.%s`, or `map(%s, .%s)`", w.text(n.Node), p.Value, w.text(n.Node), p.Value)
 		} else {
 			f.fix("use the value itself")

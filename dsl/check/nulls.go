@@ -72,6 +72,11 @@ func (w *walk) logic(n *ast.BinaryNode, s *scope) typed {
 		if k := x.t.typ().Kind; k != scalar.KindBool && k != scalar.KindNull {
 			w.err("E0113", x.n, "`%s` needs bools, this is %s", n.Operator, TypeString(x.t.typ())).
 				because("a condition is true or false").fix("%s", boolFix(x.t, w.text(x.n)))
+			if n.Operator == "||" && l.typ().Kind == scalar.KindString {
+				at := w.c.nodeSpan(n)
+				text := w.c.src.slice(w.c.outerSpan(n.Left)) + " + " + w.c.src.slice(w.c.outerSpan(n.Right))
+				w.c.found[len(w.c.found)-1].because("`||` is `or`; texts are joined by `+`").fix("`%s`", oneLine(text)).replace(at, text)
+			}
 			return failed
 		}
 	}

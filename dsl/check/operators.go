@@ -1,6 +1,7 @@
 package check
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/expr-lang/expr/ast"
@@ -215,16 +216,39 @@ func (w *walk) operatorError(n ast.Node, op string, l, r typed, err error) {
 	}
 	b, _ := n.(*ast.BinaryNode)
 	lk, rk := l.typ().Kind, r.typ().Kind
+	container := func(k scalar.Kind) bool { return k == scalar.KindList || k == scalar.KindMap || k == scalar.KindStruct }
 	switch {
-	case re != nil && re.Suggestion != "" && !isComparison(op):
-		f.because("%s", re.Reason).fix("%s", re.Suggestion)
-	case b != nil && op == "+" && (lk == scalar.KindString || rk == scalar.KindString):
+	case b != nil && op == "+" && lk == scalar.KindList:
+		x := w.text(b.Right)
+		if rk != scalar.KindList {
+			x = "[" + x + "]"
+		}
+		f.because("lists are joined by a function").fix("`concat(%s, %s)`", w.text(b.Left), x)
+	case b != nil && op == "+" && (lk == scalar.KindString && container(rk) || rk == scalar.KindString && container(lk)):
+		x := b.Right
+		if rk == scalar.KindString {
+			x = b.Left
+		}
+		at := w.c.nodeSpan(x)
+		f.because("texts are joined with texts").replace(at, "to_json("+w.c.src.slice(at)+")")
+	case b != nil && (lk == scalar.KindTime || lk == scalar.KindDuration) && rk == scalar.KindString && r.e.Op == plan.ExprConst && durationLike(r.e.Value.S):
+		f.because("a duration stands without quotes").replace(w.c.nodeSpan(b.Right), r.e.Value.S)
+	case b != nil && isComparison(op) && (lk == scalar.KindBytes && rk == scalar.KindString || lk == scalar.KindString && rk == scalar.KindBytes):
+		x := b.Left
+		if rk == scalar.KindBytes {
+			x = b.Right
+		}
+		at := w.c.nodeSpan(x)
+		f.replace(at, "string("+w.c.src.slice(at)+")")
+	case b != nil && op == "+" && lk != rk && (lk == scalar.KindString || rk == scalar.KindString) && lk != scalar.KindBytes && rk != scalar.KindBytes:
 		x := b.Left
 		if lk == scalar.KindString {
 			x = b.Right
 		}
 		at := w.c.nodeSpan(x)
 		f.because("texts are joined with texts").replace(at, "string("+w.c.src.slice(at)+")")
+	case re != nil && re.Suggestion != "" && !isComparison(op):
+		f.because("%s", re.Reason).fix("%s", re.Suggestion)
 	case b != nil && lk == scalar.KindString && rk.Numeric() && r.lit != "":
 		at := w.c.nodeSpan(b.Right)
 		f.replace(at, "\""+strings.Trim(w.c.src.slice(at), "\"")+"\"")
@@ -233,9 +257,23 @@ func (w *walk) operatorError(n ast.Node, op string, l, r typed, err error) {
 		f.replace(at, "\""+strings.Trim(w.c.src.slice(at), "\"")+"\"")
 	case b != nil && lk.Numeric() && r.e.Op == plan.ExprConst && rk == scalar.KindString && numberLike(r.e.Value.S):
 		f.replace(w.c.nodeSpan(b.Right), r.e.Value.S)
+	case b != nil && op == "contains" && lk == scalar.KindList:
+		f.because("`contains` looks into a text").replace(w.c.nodeSpan(b), w.c.src.slice(w.c.outerSpan(b.Right))+" in "+w.c.src.slice(w.c.outerSpan(b.Left)))
 	case b != nil && lk == scalar.KindTime && rk == scalar.KindString:
 		at := w.c.nodeSpan(b.Right)
-		f.fix("`parse_time(%s, \"yyyy-MM-dd\")`", w.c.src.slice(at))
+		text := "parse_time(" + w.c.src.slice(at) + ", \"yyyy-MM-dd\")"
+		if r.e.Op == plan.ExprConst && strings.ContainsAny(r.e.Value.S, "T:") {
+			text = "parse_time(" + w.c.src.slice(at) + ", \"yyyy-MM-dd" + r.e.Value.S[min(10, len(r.e.Value.S)):min(11, len(r.e.Value.S))] + "HH:mm:ss\")"
+		}
+		f.replace(at, text)
+	case b != nil && lk == scalar.KindTime && rk.Integer() && isComparison(op):
+		at, unit := w.c.nodeSpan(b.Right), "s"
+		if r.e.Op == plan.ExprConst && r.e.Value.I > 100_000_000_000 {
+			unit = "ms"
+		}
+		f.replace(at, "from_epoch("+w.c.src.slice(at)+", \""+unit+"\")")
+	case b != nil && isComparison(op) && lk.Integer() && rk == scalar.KindDuration:
+		f.fix("`%s * 1s`, if it counts seconds", w.text(b.Left)).replace(w.c.nodeSpan(b.Left), w.c.src.slice(w.c.outerSpan(b.Left))+" * 1s")
 	case lk == scalar.KindTime && rk.Numeric() || rk == scalar.KindTime && lk.Numeric():
 		f.fix("times go with durations, such as `10s`; a number becomes a time with `from_epoch(n, \"ms\")`")
 	case lk == scalar.KindDuration && rk.Numeric() || rk == scalar.KindDuration && lk.Numeric():
@@ -253,6 +291,11 @@ func (w *walk) operatorError(n ast.Node, op string, l, r typed, err error) {
 		}
 	}
 }
+
+var durationPattern = regexp.MustCompile(`^([0-9]+(ns|us|ms|s|m|h|d|w))+$`)
+
+// durationLike says whether a text is a duration as the language writes it.
+func durationLike(s string) bool { return len(s) <= 20 && durationPattern.MatchString(s) }
 
 func numberLike(s string) bool {
 	if s == "" || len(s) > 18 {
@@ -368,7 +411,39 @@ func (w *walk) apply2(n ast.Node, f *scalar.Func, list []typed) typed {
 		}
 		e.Args = append(e.Args, a)
 	}
+	if alwaysByZero(f, e.Args) {
+		w.err(scalar.CodeDivisionByZero.String(), n, "this divides by zero in every row").
+			because("the right side is 0").fix("use another divisor")
+		return failed
+	}
 	return w.fold(n, e)
+}
+
+// alwaysByZero says whether a division has the constant 0 on its right, and fails for it.
+func alwaysByZero(f *scalar.Func, args []*plan.Expr) bool {
+	switch f.Name {
+	case "div_op", "mod_op", "div", "mod":
+	default:
+		return false
+	}
+	if len(args) != 2 || args[0].Op == plan.ExprConst || args[1].Op != plan.ExprConst || args[1].Value.IsNull() {
+		return false
+	}
+	one := scalar.Int(1)
+	switch k := args[0].Type.Kind; {
+	case k.Float():
+		one = scalar.Float(1)
+	case k == scalar.KindDecimal:
+		one = scalar.Decimal(scalar.Int128Of(1))
+	case k == scalar.KindDuration:
+		one = scalar.Duration(1)
+	case k == scalar.KindUint64:
+		one = scalar.Uint(1)
+	case !k.Integer():
+		return false
+	}
+	_, code := f.Call([]scalar.Value{one, args[1].Value})
+	return code == scalar.CodeDivisionByZero
 }
 
 // cast widens e to t; nullability stays e's.
@@ -443,8 +518,17 @@ func (w *walk) unify(n ast.Node, l, r typed, what string) (typed, typed, scalar.
 		if lt.Kind == scalar.KindDecimal && rt.Kind.Float() || rt.Kind == scalar.KindDecimal && lt.Kind.Float() {
 			code = "E0114"
 		}
-		w.err(code, n, "%s have different types: %s and %s", what, TypeString(lt), TypeString(rt)).
-			because("one column has one type").fix("cast one side to the type of the other")
+		f := w.err(code, n, "%s have different types: %s and %s", what, TypeString(lt), TypeString(rt)).because("one column has one type")
+		switch plain := func(t scalar.Type) bool {
+			return t.Kind.Numeric() || t.Kind == scalar.KindBool || t.Kind == scalar.KindTime
+		}; {
+		case plain(lt) && rt.Kind == scalar.KindString:
+			f.fix("make it a text: `string(..)` around the %s", TypeString(lt.NonNull()))
+		case plain(rt) && lt.Kind == scalar.KindString:
+			f.fix("make it a text: `string(..)` around the %s", TypeString(rt.NonNull()))
+		default:
+			f.fix("cast one side to the type of the other")
+		}
 		return l, r, t, false
 	}
 	le, ok1 := w.cast(n, l.e, t)

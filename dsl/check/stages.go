@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/expr-lang/expr/ast"
@@ -329,6 +330,12 @@ func (c *checker) allFields(f *flow, n syntax.Name, word string) ([]plan.NamedEx
 	}
 	i := columnIndex(f.cols, n.Text)
 	if i < 0 {
+		if sym := c.symbols[n.Text]; sym != nil && sym.kind.readable() && word == "select" {
+			c.err("E0104", c.nameSpan(n), "columns are written without the name of their %s", sym.kind).
+				because("a pipeline reads one stream of rows").fix("`*`").
+				replace(span{c.nameSpan(n).start, c.closingStar(c.nameSpan(n).end)}, "*")
+			return nil, false
+		}
 		c.unknownColumn(n.Text, c.nameSpan(n), f.cols, f.where)
 		return nil, false
 	}
@@ -503,6 +510,11 @@ func (c *checker) keyStage(f *flow, st *syntax.Stage) {
 		if why := keyable(e.Type); why != "" {
 			c.err("E0406", at, "`%s` cannot be part of the key: it is %s", c.src.slice(at), TypeString(e.Type)).because("%s", why).
 				fix("use another column")
+			f.unknown = true
+			continue
+		}
+		if slices.Contains(key, e.Column) {
+			c.err("E0108", at, "`%s` is twice in the key", c.src.slice(at)).fix("name it once")
 			f.unknown = true
 			continue
 		}

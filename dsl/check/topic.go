@@ -338,7 +338,10 @@ func (c *checker) declareTopic(s *symbol) {
 	s.state = done
 	c.claim(s, d.As)
 	cols, ok := c.fields(d.Schema.Fields)
-	if len(d.Schema.Fields) == 0 {
+	switch {
+	case d.Schema.Broken:
+		ok = false // what could not be read was reported, and may be what others ask for
+	case len(d.Schema.Fields) == 0:
 		c.err("E0440", s.at, "topic `%s` has no columns", s.name).
 			because("a row needs at least one").
 			fix("name the fields that its records have: `{ id: string, .. }`")
@@ -437,6 +440,20 @@ func (c *checker) unknownColumn(name string, at span, cols []plan.Column, where 
 		names[i] = cols[i].Name
 	}
 	f := c.err("E0104", at, "%s has no column `%s`", where, name)
+	if _, is := simpleTypes[name]; is {
+		return f.because("`%s` is a type", name).fix("a type is named in a string here: `\"%s\"`", name).replace(at, "\""+name+"\"")
+	}
+	if a, is := aggregates[name]; scalar.Callable(name) || is && a.built {
+		switch sample := name + "(x)"; {
+		case name == "count":
+			f.because("`count` is a function").fix("`count()`").replace(at, "count()")
+		case closureFunctions[name]:
+			f.because("`%s` is a function", name).fix("call it: `%s(xs, # > 1)`", name)
+		default:
+			f.because("`%s` is a function", name).fix("call it: `%s`; in a closure its argument is `#`", sample)
+		}
+		return f
+	}
 	if n := c.nearest(name, names); n != "" {
 		return f.because("did you mean `%s`?", n).replace(at, n)
 	}

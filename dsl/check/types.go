@@ -178,11 +178,22 @@ func (c *checker) typeArgs(t *syntax.TypeExpr, at span, n int) bool {
 	return false
 }
 
+// timeUnits are the units of a time in a number, by their names.
+var timeUnits = map[string]string{
+	"s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "epoch": "s", "unix": "s", "ms": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms",
+	"epoch_ms": "ms", "epoch_millis": "ms", "unix_ms": "ms", "us": "us", "micros": "us", "microsecond": "us", "microseconds": "us",
+	"ns": "ns", "nanos": "ns", "nanosecond": "ns", "nanoseconds": "ns",
+}
+
 // timeSpelling reads time("ms") or time("yyyy-MM-dd HH:mm:ss", "Asia/Shanghai").
 func (c *checker) timeSpelling(t *syntax.TypeExpr, at span, col *plan.Column) bool {
 	if len(t.Ints)+len(t.Elems) > 0 || len(t.Strings) > 2 {
-		c.err("E0131", at, "`time` takes a unit or a layout, then a zone").
-			fix(`for example time("ms") or time("yyyy-MM-dd HH:mm:ss", "Europe/Berlin")`)
+		f := c.err("E0131", at, "`time` takes a unit or a layout, then a zone")
+		if len(t.Ints) == 1 && len(t.Elems)+len(t.Strings) == 0 && timeUnits[t.Ints[0].Const] != "" {
+			f.replace(at, `time("`+timeUnits[t.Ints[0].Const]+`")`+question(t.Nullable))
+			return false
+		}
+		f.fix(`for example time("ms") or time("yyyy-MM-dd HH:mm:ss", "Europe/Berlin")`)
 		return false
 	}
 	if len(t.Strings) == 0 {
@@ -199,9 +210,16 @@ func (c *checker) timeSpelling(t *syntax.TypeExpr, at span, col *plan.Column) bo
 		return true
 	}
 	if bad := badLayout(col.TimeLayout); bad != "" {
-		c.err("E0131", at, "the layout %q is not one that times can be read with", col.TimeLayout).
-			because("%s", bad).
-			fix("letters are yyyy MM dd HH mm ss SSS, or one of the units s, ms, us, ns")
+		f := c.err("E0131", at, "the layout %q is not one that times can be read with", col.TimeLayout).because("%s", bad)
+		better := timeUnits[strings.ToLower(col.TimeLayout)]
+		if better == "" {
+			better = scalar.SuggestLayout(col.TimeLayout)
+		}
+		if better != "" && len(t.Strings) == 1 {
+			f.replace(at, `time("`+better+`")`+question(t.Nullable))
+			return false
+		}
+		f.fix("letters are yyyy MM dd HH mm ss SSS, or one of the units s, ms, us, ns")
 		return false
 	}
 	if len(t.Strings) == 2 {

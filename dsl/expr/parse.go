@@ -52,6 +52,13 @@ type Error struct {
 	Message  string
 	Reason   string
 	Fix      string
+	Edit     *Edit // nil if there is none
+}
+
+// An Edit replaces the runes [From, To) of the slice.
+type Edit struct {
+	From, To int
+	Text     string
 }
 
 func (e *Error) Error() string { return e.Code + " " + e.Message }
@@ -259,8 +266,13 @@ func translate(err error, text string, ctx Context) *Error {
 	switch {
 	case strings.HasPrefix(msg, "unexpected token EOF"), strings.HasPrefix(msg, "unexpected end"):
 		e.Code, e.Message, e.Reason = CodeOperand, "the expression ends too early", "an operator or a bracket needs something after it"
+		if strings.Contains(text, "?") {
+			e.Fix = "a choice has both branches: `c ? a : b`"
+		}
 	case strings.HasPrefix(msg, "unexpected token"):
-		unexpected(e, text)
+		if !habit(e, text) {
+			unexpected(e, text)
+		}
 	case strings.Contains(msg, "coalesce expressions"):
 		e.Code, e.Message = CodeCoalesce, "`??` stands beside another operator without parentheses"
 		e.Reason, e.Fix = "`??` binds tighter than everything, which surprises", "write `(a ?? b)` around it"
@@ -273,7 +285,7 @@ func translate(err error, text string, ctx Context) *Error {
 			e.From = max(0, utf8.RuneCountInString(text[:strings.LastIndex(string([]rune(text)[:fe.From]), name)]))
 			e.To = e.From + utf8.RuneCountInString(name)
 			e.Code, e.Message = CodeAggregate, fmt.Sprintf("`%s` of rows is an aggregate, and this place has one row", name)
-			e.Reason, e.Fix = "aggregates stand in `agg`, `over .. set`, `define` and the `select` of `match`", "add `|> agg n = "+name+"()`"
+			e.Reason, e.Fix = "rows are counted and summed by a stage of their own", "`|> agg n = "+name+"() by .. window tumble(1m)`, and what follows sees `n`"
 		}
 	case strings.Contains(msg, "too large"), strings.Contains(msg, "integer literal"), strings.Contains(msg, "float literal"),
 		strings.Contains(msg, "hex literal"), strings.Contains(msg, "binary literal"), strings.Contains(msg, "octal literal"),

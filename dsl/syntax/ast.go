@@ -166,6 +166,7 @@ type TypeExpr struct {
 	Elems    []TypeExpr  // list<T>, map<K,V>
 	Fields   []FieldDecl // struct
 	Struct   bool
+	Broken   bool // a field could not be read, and was reported
 	Nullable bool // trailing ?
 }
 

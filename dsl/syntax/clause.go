@@ -2,8 +2,10 @@ package syntax
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/headrace/headrace/dsl/expr"
+	"github.com/headrace/headrace/dsl/plan"
 )
 
 // clauseWords begin the trailing clauses of agg, over, top, dedup, join and lookup. Which stage takes which
@@ -150,7 +152,12 @@ func (p *parser) window() *Window {
 			p.failEdit("E0022", "a window needs its kind", "windows are tumble, hop, cumulate, count, session and calendar", fmt.Sprintf("`tumble(%s)`", p.tok.text),
 				p.replaceTok("tumble("+p.tok.text+")", true))
 		}
-		n := windowElsewhere[p.tok.text]
+		n := windowElsewhere[strings.ToLower(p.tok.text)]
+		for _, k := range windowWords {
+			if strings.EqualFold(k, p.tok.text) {
+				n = k
+			}
+		}
 		if n == "" {
 			n = nearest(p.tok.text, windowWords)
 		}
@@ -161,6 +168,10 @@ func (p *parser) window() *Window {
 	}
 	p.next()
 	p.glue()
+	if p.tok.kind == kindDuration && (w.Word == "tumble" || w.Word == "session") {
+		p.failEdit("E0012", fmt.Sprintf("the length of `%s` stands in parentheses", w.Word), "found "+p.tok.describe(), fmt.Sprintf("`%s(%s)`", w.Word, p.tok.text),
+			&plan.Edit{Start: p.end, End: p.tok.end, Text: "(" + p.tok.text + ")"})
+	}
 	p.expect("(", fmt.Sprintf("after `%s`", w.Word))
 	what := fmt.Sprintf("`%s(..)`", w.Word)
 	switch w.Word {
@@ -170,6 +181,9 @@ func (p *parser) window() *Window {
 	case "hop", "cumulate":
 		d := p.duration(what)
 		w.Size = &d
+		if n := p.peek(1); p.tok.is(",") && n.kind == kindDuration {
+			p.failEdit("E0022", fmt.Sprintf("`%s` says with `every` how often it begins", w.Word), "found `,`", fmt.Sprintf("`%s(%s every %s)`", w.Word, d.Text, n.text), p.replaceTok(" every", true))
+		}
 		if !p.tok.word("every") {
 			p.unexpected("E0022", fmt.Sprintf("`%s` needs how often it begins: `every` with a duration", w.Word), fmt.Sprintf("`%s(10s every 2s)`", w.Word), "")
 		}

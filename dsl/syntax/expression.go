@@ -75,7 +75,7 @@ func (p *parser) expr(ctx expr.Context, what string) *Expr {
 		if from >= s.pos {
 			from = max(s.start, s.last.pos)
 		}
-		p.report(err.Code, from, to, err.Message, err.Reason, err.Fix, s.edit(err, from, to))
+		p.report(err.Code, from, to, s.unsubstituted(err.Message), err.Reason, s.unsubstituted(err.Fix), s.edit(err, from, to))
 		return e
 	}
 	e.Node = node
@@ -85,6 +85,9 @@ func (p *parser) expr(ctx expr.Context, what string) *Expr {
 // edit is the change that removes an error of expr's parser, where it is plain.
 func (s *exprScanner) edit(err *expr.Error, from, to int) *plan.Edit {
 	switch {
+	case err.Edit != nil:
+		at := func(runes int) int { return int(s.p.mod.ByteOffset(s.p.mod.src.runeOffset(s.start) + runes)) }
+		return &plan.Edit{Start: at(err.Edit.From), End: at(err.Edit.To), Text: s.unsubstituted(err.Edit.Text)}
 	case err.Code == "E0030" && s.p.text[from:to] == "=":
 		return &plan.Edit{Start: from, End: to, Text: "=="}
 	case err.Code == expr.CodeCoalesce && s.coalesce >= 0 && s.coalesce < from:
@@ -179,6 +182,9 @@ func (s *exprScanner) goesOn(t token) bool {
 		case "|":
 			return scan(s.p.text, t.end, true).kind == kindName
 		case ";":
+			if n := scan(s.p.text, t.end, true); n.kind == kindEOF || n.is("|>") || n.kind == kindName && startsLine(s.p.text, n.pos) {
+				return false // it ends a statement, as elsewhere
+			}
 			s.fail(expr.CodeStatement, t, "`;` cannot stand in an expression here", "outside parentheses `;` has no meaning", "wrap the `let` in parentheses: `(let x = ..; x + 1)`")
 		}
 	}
@@ -237,11 +243,12 @@ func (s *exprScanner) missing(t token) {
 	}
 	switch {
 	case s.pos == s.start:
-		s.fail(expr.CodeOperand, t, fmt.Sprintf("%s needs an expression, not %s", s.what, t.describe()), "", "")
+		s.fail(expr.CodeOperand, t, fmt.Sprintf("%s needs an expression, not %s", s.what, t.describe()), "", firstExpr[s.what])
 	case t.kind == kindEOF || t.is("|>"):
-		last := s.last
-		s.fail(expr.CodeOperand, token{kind: last.kind, text: last.text, pos: last.pos, end: last.end},
-			fmt.Sprintf("nothing follows `%s`", last.text), "the operator needs a value on its right", "")
+		s.p.tok, s.p.end = scan(s.p.text, s.pos, false), s.pos
+		s.p.report(expr.CodeOperand, s.last.pos, s.last.end, fmt.Sprintf("nothing follows `%s`", s.last.text), "the operator needs a value on its right",
+			"remove it, or write the value", &plan.Edit{Start: len(strings.TrimRight(s.p.text[:s.last.pos], " \t\r\n")), End: s.last.end})
+		panic(bail{})
 	}
 	s.fail(expr.CodeOperand, t, fmt.Sprintf("`%s` is followed by %s where a value should be", s.last.text, t.describe()), "an operator needs a value on each side", "")
 }
@@ -261,6 +268,9 @@ func (s *exprScanner) unclosed(t token) {
 		"found "+t.describe()+" first", fmt.Sprintf("`%s`", closing(open.text)), &plan.Edit{Start: s.pos, End: s.pos, Text: closing(open.text)})
 	panic(bail{})
 }
+
+// firstExpr shows what could stand where nothing does.
+var firstExpr = map[string]string{"`where`": "for example `where n > 0`", "`select`": "for example `select a, b`", "`by`": "for example `by id`"}
 
 func closing(open string) string {
 	switch open {
@@ -474,6 +484,17 @@ func (s *exprScanner) substituted() string {
 	return b.String()
 }
 
+// unsubstituted puts the literals of the module back into a text that quotes the expression.
+func (s *exprScanner) unsubstituted(text string) string {
+	if !strings.Contains(text, "$") {
+		return text
+	}
+	for i := len(s.subst) - 1; i >= 0; i-- {
+		text = strings.ReplaceAll(text, s.subst[i].text, s.p.text[s.subst[i].pos:s.subst[i].end])
+	}
+	return text
+}
+
 // operandNext tells whether the current token could be a second operand.
 func (p *parser) operandNext() bool {
 	switch p.tok.kind {
@@ -499,6 +520,7 @@ func (p *parser) secondOperand() {
 		last := p.text[p.end-1 : p.end]
 		word, start = ".."+last, p.end-1
 	}
+	p.habit()
 	if p.tok.kind == kindName && stageWords[p.tok.text] {
 		p.failEdit(expr.CodeOperands, fmt.Sprintf("`|>` is missing before `%s`", p.tok.text), "each stage begins with `|>`", fmt.Sprintf("`|> %s`", p.tok.text),
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
@@ -512,7 +534,7 @@ func (p *parser) secondOperand() {
 		}
 	}
 	p.fail(expr.CodeOperands, start, p.tok.end, fmt.Sprintf("two operands in a row: `%s` then %s", word, p.tok.describe()),
-		"an operator is missing, or a `|>` before a new stage", "")
+		"an operator or a comma is missing, or a `|>` before a new stage", "")
 }
 
 // takeString takes the value of the current string token.

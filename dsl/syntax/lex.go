@@ -267,7 +267,7 @@ func parseDuration(text string) (nanos int64, why *problem) {
 		}
 		size, ok := units[unit]
 		if !ok {
-			return 0, &problem{"E0007", fmt.Sprintf("`%s` is no duration: there is no unit `%s`", text, unit), "units are ns us ms s m h d w; calendar units stand in `calendar(month)`", "for example `30d`"}
+			return 0, &problem{"E0007", fmt.Sprintf("`%s` is no duration: there is no unit `%s`", text, unit), "units are ns us ms s m h d w; calendar units stand in `calendar(month)`", fmt.Sprintf("for example `%s`", unitHint(text, unit))}
 		}
 		if size >= last {
 			return 0, &problem{"E0007", fmt.Sprintf("`%s` has its units out of order", text), "larger units come first, each once", "for example `1h30m`"}

@@ -2,6 +2,7 @@ package syntax
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/headrace/headrace/dsl/expr"
 	"github.com/headrace/headrace/dsl/plan"
@@ -29,7 +30,7 @@ func (p *parser) options(ownLine bool) []Option {
 	for {
 		p.mark(markItem)
 		pos := p.tok.pos
-		o := p.option()
+		o := p.option(len(out) == 0)
 		if seen[o.Word] {
 			p.report("E0017", pos, pos+len(o.Word), fmt.Sprintf("option `%s` is given twice", o.Word), "each option stands once", "remove one", nil)
 		}
@@ -56,7 +57,7 @@ func isOption(w string) bool {
 	return false
 }
 
-func (p *parser) option() Option {
+func (p *parser) option(first bool) Option {
 	o := Option{Pos: Pos(p.tok.pos), Word: p.tok.text}
 	if p.tok.kind != kindName {
 		p.failTok("E0016", fmt.Sprintf("an option is missing: found %s", p.tok.describe()), "options are key format retain partitions time late invalid errors emit", "")
@@ -64,6 +65,9 @@ func (p *parser) option() Option {
 	switch p.tok.text {
 	case "key":
 		p.next()
+		if p.tok.kind == kindName && !reserved[p.tok.text] {
+			p.failEdit("E0012", "`key` needs its columns in parentheses", "found "+p.tok.describe(), "`key ("+p.tok.text+")`", p.replaceTok("("+p.tok.text+")", true))
+		}
 		p.expect("(", "after `key`")
 		for !p.tok.is(")") {
 			o.Names = append(o.Names, p.name("`key (..)`"))
@@ -74,6 +78,10 @@ func (p *parser) option() Option {
 		p.expect(")", "after the key columns")
 	case "format":
 		p.next()
+		p.noSign("format")
+		if bare := strings.ToLower(strings.Trim(p.tok.text, "\"'`")); p.tok.kind == kindString && dashedName.FindString(bare) == bare {
+			p.failEdit("E0011", "the name of a format stands without quotes", "", "`"+bare+"`", p.replaceTok(bare, true))
+		}
 		o.Names = []Name{p.name("`format`")}
 		if p.tok.is("(") {
 			p.glue()
@@ -83,10 +91,12 @@ func (p *parser) option() Option {
 		}
 	case "retain":
 		p.next()
+		p.noSign("retain")
 		d := p.duration("`retain`")
 		o.Duration = &d
 	case "partitions":
 		p.next()
+		p.noSign("partitions")
 		n := p.integer("`partitions`")
 		o.Int = &n
 	case "time":
@@ -99,6 +109,7 @@ func (p *parser) option() Option {
 		p.next()
 		o.Emit = p.emit()
 	default:
+		p.optionHabit(first)
 		if n := nearest(p.tok.text, optionWords); n != "" {
 			p.failEdit("E0016", fmt.Sprintf("there is no option `%s`", p.tok.text), "", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
 		}
@@ -127,6 +138,8 @@ func (p *parser) timeOption(o *Option) {
 		s := Span{Word: p.tok.text, Pos: Pos(p.tok.pos)}
 		switch s.Word {
 		case "lag", "idle", "delay", "future":
+		case "watermark", "allowed_lateness", "delta":
+			p.failEdit("E0016", fmt.Sprintf("there is no `%s`", s.Word), "how far rows may be out of order is the `lag` of the time", "`lag`", p.replaceTok("lag", true))
 		default:
 			return
 		}

@@ -262,7 +262,7 @@ func (p *parser) checkReserved(what string) {
 		return
 	}
 	w := p.tok.text
-	p.failEdit("E0029", fmt.Sprintf("`%s` is a word of expressions and cannot be a name", w), "an expression could not mention "+what,
+	p.failEdit("E0029", fmt.Sprintf("`%s` is a word of expressions and cannot be a name", w), "an expression could not mention it",
 		fmt.Sprintf("`%s_`; a column declared `%s_: .. as %q` is read from the field `%s`", w, w, w, w),
 		&plan.Edit{Start: p.tok.pos, End: p.tok.end, Text: w + "_"})
 }
@@ -279,7 +279,7 @@ func (p *parser) topicName(what string) Name {
 
 func (p *parser) stringValue(what string) string {
 	if p.tok.kind != kindString {
-		p.failTok("E0021", fmt.Sprintf("%s needs a string, not %s", what, p.tok.describe()), "strings stand in quotes", "")
+		p.failEdit("E0021", fmt.Sprintf("%s needs a string, not %s", what, p.tok.describe()), "strings stand in quotes", fmt.Sprintf("`%q`", p.tok.text), p.replaceTok(fmt.Sprintf("%q", p.tok.text), p.tok.kind == kindName))
 	}
 	return p.takeString()
 }
@@ -296,9 +296,18 @@ func (p *parser) duration(what string) Duration {
 		}
 		d.Const = p.tok.text
 	case kindNumber:
+		if n := p.peek(1); n.kind == kindName && unitWords[strings.ToLower(n.text)] != "" && isWhole(p.tok.text) {
+			text := p.tok.text + unitWords[strings.ToLower(n.text)]
+			p.failEdit("E0019", fmt.Sprintf("a duration is written in one word: `%s`", text), "units are ns us ms s m h d w", "`"+text+"`", &plan.Edit{Start: p.tok.pos, End: n.end, Text: text})
+		}
 		p.failEdit("E0019", fmt.Sprintf("%s needs a duration, and `%s` has no unit", what, p.tok.text), "units are ns us ms s m h d w",
 			fmt.Sprintf("`%ss` for seconds", p.tok.text), p.replaceTok(p.tok.text+"s", isWhole(p.tok.text)))
 	default:
+		if bare := strings.Trim(p.tok.text, "\"'`"); p.tok.kind == kindString {
+			if t := scan(bare, 0, false); t.kind == kindDuration && t.end == len(bare) {
+				p.failEdit("E0019", fmt.Sprintf("%s needs a duration, and this is a string", what), "durations stand without quotes", "`"+bare+"`", p.replaceTok(bare, true))
+			}
+		}
 		p.failTok("E0019", fmt.Sprintf("%s needs a duration, not %s", what, p.tok.describe()), "", "for example `10s`, `1h30m` or `7d`")
 	}
 	p.next()

@@ -2,6 +2,7 @@ package syntax
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/headrace/headrace/dsl/expr"
 	"github.com/headrace/headrace/dsl/plan"
@@ -31,6 +32,9 @@ func (p *parser) pipeline() *Pipeline {
 	l := &Pipeline{Pos: Pos(p.tok.pos)}
 	if !p.accept("from") {
 		var edit *plan.Edit
+		if p.tok.kind == kindName && nearest(p.tok.text, []string{"from"}) != "" || strings.EqualFold(p.tok.text, "from") {
+			p.failEdit("E0026", fmt.Sprintf("a pipeline begins with `from`, not %s", p.tok.describe()), "", "`from`", p.replaceTok("from", true))
+		}
 		if p.tok.kind == kindName && !p.atStatement() {
 			edit = &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "from "}
 		}
@@ -40,6 +44,9 @@ func (p *parser) pipeline() *Pipeline {
 	if p.accept("as") {
 		n := p.name("`as`")
 		l.Alias = &n
+	}
+	if p.tok.is(",") && p.peek(1).kind == kindName {
+		p.failTok("E0014", "a pipeline reads one topic", "found `,`", "one pipeline for each; `union` is not built yet")
 	}
 	for {
 		if p.tok.is("|>") {
@@ -81,6 +88,7 @@ func (p *parser) endStage(s *Stage) {
 	if p.tok.kind == kindName && p.startsLine() && !stageWords[p.tok.text] && !clauseWords[p.tok.text] && p.nextLineStatement() {
 		return
 	}
+	p.habit()
 	if p.tok.kind == kindName && stageWords[p.tok.text] {
 		p.failEdit("E0014", fmt.Sprintf("`|>` is missing before `%s`", p.tok.text), "each stage begins with `|>`", fmt.Sprintf("`|> %s`", p.tok.text),
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
@@ -164,7 +172,8 @@ func (p *parser) stage(s *Stage) {
 
 func (p *parser) unknownStage() {
 	if p.tok.kind != kindName {
-		p.failTok("E0013", fmt.Sprintf("a stage must follow `|>`, not %s", p.tok.describe()), "", "")
+		before := strings.TrimRight(strings.TrimSuffix(p.text[:p.end], "|>"), " \t\r\n")
+		p.failEdit("E0013", fmt.Sprintf("a stage must follow `|>`, not %s", p.tok.describe()), "", "remove it, or write the stage", &plan.Edit{Start: len(before), End: p.end})
 	}
 	w := p.tok.text
 	n, reason := elsewhere[w], "it is called that here"
@@ -210,14 +219,48 @@ func (p *parser) assigns(ctx expr.Context, what string, filters bool) []Assign {
 }
 
 func (p *parser) notAssign(what string) {
+	next := p.peek(1)
+	switch {
+	case p.tok.word("by") && what == "agg":
+		before := strings.TrimRight(p.text[:p.tok.pos], " \t\r\n")
+		if strings.HasSuffix(before, ",") {
+			p.failEdit("E0012", "nothing follows the last comma of `agg`", "", "remove it", &plan.Edit{Start: len(before) - 1, End: len(before)})
+		}
+		p.failEdit("E0012", "`agg` needs a result before `by`", "", "`agg n = count() by ..`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "n = count() "})
+	case p.tok.kind == kindName && next.kind == kindOp && strings.Contains("+-*/", next.text) && p.peek(2).is("="):
+		text := fmt.Sprintf("%s = %s %s ", p.tok.text, p.tok.text, next.text)
+		p.failEdit("E0012", fmt.Sprintf("there is no `%s=`", next.text), "a column is replaced, not changed", "`"+text+"..`", &plan.Edit{Start: p.tok.pos, End: p.peek(3).pos, Text: text})
+	case p.tok.kind == kindName && next.word("as"):
+		p.failEdit("E0012", fmt.Sprintf("`%s` names a value with `=`", what), "found `as`", "`=`", &plan.Edit{Start: next.pos, End: next.end, Text: "="})
+	case p.tok.kind == kindName && !reserved[p.tok.text] || p.tok.is("("):
+		p.aliased(what)
+	}
 	if p.tok.kind == kindName && !reserved[p.tok.text] || p.tok.kind == kindNumber || p.tok.is("(") {
 		p.failEdit("E0012", fmt.Sprintf("`%s` needs a name for this value: `name = ..`", what), "results are columns, and columns have names",
-			fmt.Sprintf("`x = %s`", p.tok.text), &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "x = "})
+			"`x = ..`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "x = "})
 	}
 	if p.tok.kind == kindName {
 		p.checkReserved("`" + p.tok.text + "`")
 	}
 	p.failTok("E0012", fmt.Sprintf("`%s` needs `name = value`, not %s", what, p.tok.describe()), "", "")
+}
+
+// aliased reports EXPR as name, which is written name = EXPR.
+func (p *parser) aliased(what string) {
+	ctx := expr.Scalar
+	if what != "set" {
+		ctx = expr.Aggregate
+	}
+	ahead := *p
+	ahead.diags, ahead.rec = nil, nil
+	var e *Expr
+	if !ahead.try(func() { e = ahead.expr(ctx, what) }) || !ahead.tok.word("as") || ahead.peek(1).kind != kindName {
+		return
+	}
+	name := ahead.peek(1)
+	text := name.text + " = " + e.Text
+	p.failEdit("E0012", fmt.Sprintf("in `%s` a name stands before its value", what), "`as` does not name columns", "`"+text+"`",
+		&plan.Edit{Start: int(e.Pos), End: name.end, Text: text})
 }
 
 // items reads *, x.*, [name =] EXPR, ..
@@ -226,9 +269,24 @@ func (p *parser) items(ctx expr.Context, what string) []Item {
 	for {
 		p.mark(markItem)
 		out = append(out, p.item(ctx, what))
-		if !p.accept(",") {
+		if p.tok.word("as") && p.peek(1).kind == kindName && !p.peek(1).word("of") && out[len(out)-1].Value != nil {
+			it, alias := out[len(out)-1], p.peek(1)
+			text := alias.text + " = " + p.text[int(it.Value.Pos):p.end]
+			p.failEdit("E0014", fmt.Sprintf("in `%s` a name stands before its value", what), "`as` does not name columns", "`"+text+"`",
+				&plan.Edit{Start: int(it.Pos), End: alias.end, Text: text})
+		}
+		if !p.tok.is(",") {
 			return out
 		}
+		p.lastComma(what)
+		p.next()
+	}
+}
+
+// lastComma reports a comma that nothing follows.
+func (p *parser) lastComma(what string) {
+	if n := p.peek(1); n.kind == kindEOF || n.is("|>") || p.startsStatement(n) {
+		p.failEdit("E0012", fmt.Sprintf("nothing follows the last comma of `%s`", what), "", "remove it", p.replaceTok("", true))
 	}
 }
 
@@ -272,6 +330,10 @@ func (p *parser) renames() [][2]Name {
 	for {
 		p.mark(markItem)
 		to := p.name("`rename`")
+		if n := p.peek(1); (p.tok.word("as") || p.tok.word("to") || p.tok.is("->")) && n.kind == kindName {
+			text := n.text + " = " + to.Text
+			p.failEdit("E0012", "in `rename` the new name comes first", "found "+p.tok.describe(), "`rename "+text+"`", &plan.Edit{Start: int(to.Pos), End: n.end, Text: text})
+		}
 		p.expect("=", "in `rename new = old`")
 		out = append(out, [2]Name{to, p.name("`rename`")})
 		if !p.accept(",") {
@@ -300,6 +362,9 @@ func (p *parser) keyStage(s *Stage) {
 		p.failEdit("E0012", "`key` needs its expressions in parentheses", "found "+p.tok.describe(), "`key (a, b)`", p.replaceTok("("+p.tok.text+")", p.tok.kind == kindName))
 	}
 	p.next()
+	if p.tok.is(")") {
+		p.failTok("E0032", "`key ()` names no column", "a stage sets a key", "`with key ()` after the last stage leaves the rows without one")
+	}
 	for {
 		s.Keys = append(s.Keys, *p.expr(expr.Scalar, "`key (..)`"))
 		if !p.accept(",") {

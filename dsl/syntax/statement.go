@@ -2,6 +2,7 @@ package syntax
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/headrace/headrace/dsl/expr"
 	"github.com/headrace/headrace/dsl/plan"
@@ -81,6 +82,7 @@ func (p *parser) statement() {
 		if p.tok.is("|>") {
 			p.failTok("E0010", "a stage stands alone: no pipeline is open here", "a pipeline begins with `from`", "`from x |> ..`")
 		}
+		p.opHabit()
 		p.unexpected("E0010", fmt.Sprintf("a statement cannot begin with %s", p.tok.describe()), "statements begin with topic, table, stream, view, const, param, fn, type, test or from", "")
 	}
 	p.mark(markStatement)
@@ -94,6 +96,9 @@ func (p *parser) statement() {
 		d.Pipeline = p.pipeline()
 		d.End = Pos(p.end)
 		p.add(d)
+		if p.tok.word("with") && !p.startsStatement(p.tok) {
+			p.failTok("E0016", "a stream takes no options", "it is a name for a part of a pipeline, and stored nowhere", "give them to the topic or view that reads it")
+		}
 		p.endStatement()
 	case "view":
 		p.next()
@@ -113,6 +118,9 @@ func (p *parser) statement() {
 	case "const":
 		p.next()
 		d := &ConstDecl{Pos: pos, Name: p.name("`const`")}
+		if n := p.peek(1); p.tok.is(":") && n.kind == kindName && p.peek(2).is("=") {
+			p.failEdit("E0012", "a const takes its type from its value", "found `:`", "`const "+d.Name.Text+" = ..`", &plan.Edit{Start: p.end, End: n.end})
+		}
 		p.expect("=", "after the name of a const")
 		d.Value = *p.expr(expr.Scalar, "a const")
 		d.End = Pos(p.end)
@@ -148,6 +156,7 @@ func (p *parser) statement() {
 
 func (p *parser) unknownStatement() {
 	w := p.tok.text
+	p.statementHabit()
 	near := nearest(w, statementWords)
 	if p.lastExpr.end == p.end && p.end > 0 && (near == "" || p.peek(1).kind != kindName) {
 		p.secondOperand()
@@ -173,6 +182,7 @@ func (p *parser) endStatement() {
 	if p.tok.kind == kindName && p.startsLine() {
 		return // the next statement will say what is wrong with it
 	}
+	p.habit()
 	p.unexpected("E0014", fmt.Sprintf("%s does not belong to this statement", p.tok.describe()), "", "")
 }
 
@@ -204,6 +214,7 @@ func (p *parser) topic(pos Pos) {
 	case p.accept("="):
 		d.Pipeline = p.pipeline()
 	default:
+		p.topicHabit(word, d.Name)
 		p.unexpected("E0012", fmt.Sprintf("%s `%s` needs a schema `{ .. }` or a pipeline `= from ..`", word, d.Name.Text), "", "")
 	}
 	d.Options = p.options(d.Pipeline != nil)
@@ -227,8 +238,14 @@ func (p *parser) function(pos Pos) {
 		}
 	}
 	p.expect(")", "after the parameters")
+	if p.tok.is(":") {
+		p.failEdit("E0012", "the result of a function follows `->`", "found `:`", "`->`", p.replaceTok(" ->", true))
+	}
 	p.expect("->", "before the result type")
 	d.Result = p.typeExpr()
+	if p.tok.is("{") {
+		p.failTok("E0012", "the body of a function is one expression after `=`", "found `{`", "`-> T = ..`")
+	}
 	p.expect("=", "before the body of a function")
 	if p.tok.word("wasm") && p.peek(1).kind == kindString {
 		p.next()
@@ -245,7 +262,11 @@ func (p *parser) function(pos Pos) {
 func (p *parser) colon(what string) {
 	p.glue()
 	if !p.accept(":") {
-		p.unexpected("E0012", fmt.Sprintf("%s needs `: type` after its name", what), "for example `: string`", "")
+		insert := ""
+		if p.tok.kind == kindName && p.tok.pos > p.end {
+			insert = ":"
+		}
+		p.unexpected("E0012", fmt.Sprintf("%s needs `: type` after its name", what), "for example `: string`", insert)
 	}
 }
 
@@ -265,6 +286,7 @@ func (p *parser) schema(what string) TypeExpr {
 		}
 		p.mark(markField)
 		if !p.try(func() { t.Fields = append(t.Fields, p.field()) }) {
+			t.Broken = true
 			p.skipField()
 		}
 		if p.accept(",") || p.tok.is("}") || p.tok.kind == kindEOF {
@@ -275,7 +297,13 @@ func (p *parser) schema(what string) TypeExpr {
 				&plan.Edit{Start: p.end, End: p.end, Text: ","})
 			continue
 		}
-		p.try(func() { p.unexpected("E0012", "a field is followed by `,` or `}`", "", "") })
+		t.Broken = true
+		p.try(func() {
+			if n := len(t.Fields); n > 0 {
+				p.fieldHabit(t.Fields[n-1])
+			}
+			p.unexpected("E0012", "a field is followed by `,` or `}`", "", "")
+		})
 		p.skipField()
 		p.accept(",")
 	}
@@ -303,6 +331,14 @@ func (p *parser) skipField() {
 }
 
 func (p *parser) field() FieldDecl {
+	if p.tok.kind == kindString && p.peek(1).is(":") {
+		text := strings.Trim(p.tok.text, "\"'`")
+		ident := len(text) > 0 && dashedName.FindString(text) == text && !strings.ContainsAny(text, ".-") && !isWhole(text[:1]) && !reserved[text]
+		if ident {
+			p.failEdit("E0011", "the name of a field stands without quotes", "", fmt.Sprintf("`%s`", text), p.replaceTok(text, true))
+		}
+		p.failTok("E0011", "a column needs a name of letters, digits and `_`", "the field that it is read from may have another", fmt.Sprintf("`x: T as %s`", p.tok.text))
+	}
 	f := FieldDecl{Name: p.name("a field")}
 	p.colon(fmt.Sprintf("field `%s`", f.Name.Text))
 	f.Type = p.typeExpr()
@@ -326,6 +362,9 @@ func (p *parser) typeExpr() TypeExpr {
 		p.typeArgs(&t)
 		p.typeElems(&t)
 	default:
+		if n := p.peek(1); p.tok.is("?") && n.kind == kindName {
+			p.failEdit("E0018", "the `?` of a type stands after it", "", fmt.Sprintf("`%s?`", n.text), &plan.Edit{Start: p.tok.pos, End: n.end, Text: n.text + "?"})
+		}
 		p.failTok("E0018", fmt.Sprintf("a type is missing: found %s", p.tok.describe()), "", "for example `int64`, `string?`, `decimal(12,2)` or `list<string>`")
 	}
 	if p.tok.is("?") {
@@ -369,6 +408,9 @@ func (p *parser) glueUnlessFirst(t *TypeExpr) {
 func (p *parser) typeElems(t *TypeExpr) {
 	if !p.tok.is("<") {
 		return
+	}
+	if n := p.peek(1); n.kind == kindName && p.peek(2).is(":") {
+		p.failTok("E0018", "a struct is written in braces", "found `<`", "`{ "+n.text+": T }`")
 	}
 	p.glue()
 	p.next()

@@ -76,8 +76,8 @@ func ZoneOffset(ns int64, loc *time.Location) int64 {
 }
 
 // A Layout is a compiled pattern for times. Letters: yyyy MM dd HH mm ss, S for each fraction digit
-// (one to nine), XXX for the offset (`Z` or `+08:00`). Text in single quotes stands for itself, ” is a
-// quote; T, Z and everything that is not a letter need no quotes.
+// (one to nine), XXX for the offset (`Z` or `+08:00`). Text in single quotes stands for itself, two
+// quotes are one; T, Z and everything that is not a letter need no quotes.
 type Layout struct{ items []layoutItem }
 
 type layoutItem struct {
@@ -133,6 +133,31 @@ func ParseLayout(text string) (*Layout, error) {
 		return nil, fmt.Errorf("the layout is empty")
 	}
 	return l, nil
+}
+
+// layoutWords are how other languages write the parts of a layout, longest first.
+var layoutWords = strings.NewReplacer(
+	"2006", "yyyy", "01", "MM", "02", "dd", "15", "HH", "04", "mm", "05", "ss", ".000", ".SSS",
+	"YYYY", "yyyy", "DD", "dd", "hh24", "HH", "HH24", "HH", "hh", "HH", "MI", "mm", "mi", "mm", "SSS", "SSS", "SS", "ss", "fff", "SSS",
+	"%Y", "yyyy", "%m", "MM", "%d", "dd", "%H", "HH", "%M", "mm", "%S", "ss", "%F", "yyyy-MM-dd", "%T", "HH:mm:ss",
+)
+
+// SuggestLayout turns a layout of another language into one that means the same here, or gives "".
+func SuggestLayout(text string) string {
+	better := layoutWords.Replace(text)
+	if l, err := ParseLayout(better); err != nil || better == text || !l.hasField('y') {
+		return ""
+	}
+	return better
+}
+
+func (l *Layout) hasField(f byte) bool {
+	for i := range l.items {
+		if l.items[i].field == f {
+			return true
+		}
+	}
+	return false
 }
 
 // Append writes the time ns as the clock that is offset seconds ahead of UTC shows it.

@@ -33,7 +33,7 @@ func wrongType(name string, i int, a Arg, want string) error {
 	if a.Lambda != nil {
 		return fail(name, i, fmt.Sprintf("argument %d must be %s, not a closure", i+1, want), "")
 	}
-	if want == "a string" && (a.Type.Kind.Numeric() || a.Type.Kind == KindBool || a.Type.Kind == KindTime) {
+	if strings.HasPrefix(want, "a string") && (a.Type.Kind.Numeric() || a.Type.Kind == KindBool || a.Type.Kind == KindTime) {
 		suggestion = "convert it with `string(..)`"
 	}
 	if a.Type.Kind == KindDecimal && strings.Contains(want, "float") {

@@ -230,7 +230,11 @@ func layoutArg(name string, args []Arg, i int) (*Layout, error) {
 	}
 	l, err := ParseLayout(s)
 	if err != nil {
-		return nil, fail(name, i, err.Error(), "")
+		suggestion := ""
+		if better := SuggestLayout(s); better != "" {
+			suggestion = "write `" + better + "`"
+		}
+		return nil, fail(name, i, err.Error(), suggestion)
 	}
 	return l, nil
 }
