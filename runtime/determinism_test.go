@@ -213,7 +213,7 @@ func checkCounters(t *testing.T, s runtime.PipelineStatus) {
 // For a fixed assignment of rows to partitions nothing changes what the derived topics hold: neither the
 // sizes of batches and steps, nor the order in which partitions arrive, nor workers, restarts and crashes.
 func TestDerivedTopicsDependOnlyOnTheRowsOfEachPartition(t *testing.T) {
-	seeds, variations := 4, 6
+	seeds, variations := 3, 6
 	if os.Getenv("HEADRACE_LONG") != "" {
 		seeds, variations = 60, 12
 	}

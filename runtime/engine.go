@@ -28,7 +28,6 @@ var (
 	ErrBreaks          = errors.New("runtime: the change breaks what readers rely on")
 	ErrInUse           = errors.New("runtime: the topic is used by a module")
 	ErrNameTaken       = errors.New("runtime: the name is taken")
-	ErrNotPaused       = errors.New("runtime: the pipeline is not paused")
 	ErrClosed          = errors.New("runtime: the engine is closed")
 )
 

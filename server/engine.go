@@ -57,7 +57,6 @@ func engineError(err error) error {
 		{runtime.ErrBreaks, broker.Conflict},
 		{runtime.ErrInUse, broker.Conflict},
 		{runtime.ErrNameTaken, broker.Conflict},
-		{runtime.ErrNotPaused, broker.Conflict},
 		{replication.ErrVersionConflict, broker.Conflict},
 		{replication.ErrTopicExists, broker.TopicExists},
 		{replication.ErrInvalidName, broker.BadRequest},
