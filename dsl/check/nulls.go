@@ -259,19 +259,33 @@ func (w *walk) condition(n ast.Node, t typed, what string, s *scope) bool {
 func (w *walk) nullableCondition(n ast.Node, what string, s *scope) {
 	at := w.c.nodeSpan(n)
 	culprit, cn := w.nullSource(n, s)
+	if _, let := n.(*ast.VariableDeclaratorNode); let || strings.HasPrefix(w.c.src.slice(at), "if ") {
+		at, culprit, cn = w.c.outerSpan(n), "it", nil // it stands in parentheses, and its names are its own
+	}
+	if _, let := cn.(*ast.VariableDeclaratorNode); let || cn != nil && strings.HasPrefix(w.text(cn), "if ") {
+		culprit, cn = "it", nil
+	}
+	if culprit != "it" {
+		culprit = "`" + culprit + "`"
+	}
 	text := w.c.src.slice(at)
-	f := w.c.err("E0112", at, "%s needs a bool, this is bool? because `%s` may be null", what, culprit)
+	f := w.c.err("E0112", at, "%s needs a bool, this is bool? because %s may be null", what, culprit)
 	if what == "`?:`" {
 		f.because("when the condition is null, neither branch is right")
 	} else {
 		f.because("a row whose condition is null is neither kept nor refused")
 	}
 	if cn == nil {
+		if strings.HasPrefix(text, "(") && w.c.outerSpan(n) == at && w.c.nodeSpan(n) != at {
+			f.fix("say what null means: `%s ?? false`", oneLine(text)).replace(at, "("+text+" ?? false)")
+			return
+		}
 		f.fix("say what null means: `(%s) ?? false`", text).replace(at, "(("+text+") ?? false)")
 		return
 	}
 	ct := w.typeOf(cn, s)
 	cs := w.c.nodeSpan(cn)
+	culprit = strings.Trim(culprit, "`")
 	guard := culprit + " != nil and " + parenthesized(n, text)
 	if def := zeroText(ct); def != "" {
 		repl := culprit + " ?? " + def

@@ -70,9 +70,20 @@ func (c *checker) nodeSpan(n ast.Node) span {
 		}
 		return s
 	case *ast.ConditionalNode:
-		return join(c.outerSpan(n.Cond), n.Exp1, n.Exp2)
+		s := join(c.outerSpan(n.Cond), n.Exp1, n.Exp2)
+		if w := c.lastWordBefore(s.start); c.src.slice(w) == "if" { // if a {b} else {c}
+			s.start = w.start
+			if i := c.skipSpace(s.end); i < len(c.src.text) && c.src.text[i] == '}' {
+				s.end = i + 1
+			}
+		}
+		return s
 	case *ast.VariableDeclaratorNode:
-		return join(own, n.Value, n.Expr)
+		s := join(own, n.Value, n.Expr)
+		if w := c.lastWordBefore(s.start); c.src.slice(w) == "let" {
+			s.start = w.start
+		}
+		return s
 	case *ast.ArrayNode, *ast.MapNode:
 		return span{own.start, c.closing(own.start)}
 	case *ast.PredicateNode:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/operators"
+	"github.com/headrace/headrace/replication"
 )
 
 const orders = `
@@ -423,4 +424,125 @@ topic many_less = from many |> select b, a |> key (a, b)
 	}
 	want(t, "many_out", keyed(r.rows("many_out")), `[5,"x",true]={"c":true,"b":5,"a":"x"}`)
 	want(t, "many_less", keyed(r.rows("many_less")), `["x",5]={"b":5,"a":"x"}`)
+}
+
+// Arguments of functions and variables of `let` may be used many times, in closures too, and mean their
+// value at the place where they were given.
+func TestFunctionsAndVariablesInsideClosures(t *testing.T) {
+	r := newRig(t)
+	r.apply(`
+topic src { id: int64, n: int64, xs: list<int64>, s: string? } with key (id)
+fn shifted(x: int64, by: int64) -> int64 = sum(map([1, 2], # * x + by + x))
+fn clamp(x: int64, lo: int64, hi: int64) -> int64 = x < lo ? lo : x > hi ? hi : x
+fn positive(xs: list<int64>) -> list<int64> = filter(xs, # > 0)
+fn square(x: int64) -> int64 = x * x
+fn quartic(x: int64) -> int64 = square(square(x))
+fn orElse(s: string?, t: string) -> string = s != nil ? s : t
+topic out = from src |> select id,
+  a = map(xs, shifted(#, n)),
+  b = map(xs, clamp(# + #index, n, n + 2)),
+  c = (let k = n * 2; map(xs, (let v = # + k; v * v - k))),
+  d = sum(map(positive(xs), # * sum(positive(xs)))),
+  e = map(xs, sum(map(xs, # * #))),
+  f = quartic(n + 1),
+  g = orElse(s, orElse(upper(s), "none") + "!"),
+  h = any(xs, # == n) and all(positive(xs), clamp(#, 0, n) == #),
+  i = reduce(xs, #acc * 2 + clamp(#, 0, 1), 1),
+  j = sum(map(filter(xs, # % 2 == 0), quartic(#))),
+  k = (let f = filter(xs, # > n); len(f) + sum(f) * len(f))
+topic kept = from src |> where (let f = filter(xs, # > n); len(f) > 1 and (f[0] ?? 0) != (f[1] ?? 0)) |> set m = quartic(n)
+topic agg = from src |> agg q = sum(quartic(n)), w = square(sum(n)), p = max(sum(positive(xs))) window tumble(1m)
+`)
+	rows := []struct {
+		id, n int64
+		xs    []int64
+		s     any
+	}{{1, 2, []int64{1, -2, 3, 2}, nil}, {2, -1, []int64{}, "x"}, {3, 0, []int64{5, 5, 4, -9}, ""}, {4, 3, []int64{7, 8}, "y"}}
+	clamp := func(x, lo, hi int64) int64 {
+		if x < lo {
+			return lo
+		}
+		return min(x, hi)
+	}
+	quartic := func(x int64) int64 { return x * x * x * x }
+	var msgs []msg
+	var out, kept []string
+	var q, w, p int64
+	for _, x := range rows {
+		v := object("id", x.id, "n", x.n, "xs", x.xs, "s", x.s)
+		msgs = append(msgs, msg{1, fmt.Sprint(x.id), v})
+		a, b, c, e := []int64{}, []int64{}, []int64{}, []int64{}
+		var d, pos, squares, j, above, aboveSum int64
+		anyN, allClamped, acc := false, true, int64(1)
+		for _, y := range x.xs {
+			pos += max(y, 0)
+			squares += y * y
+		}
+		firstTwo := []int64{}
+		for i, y := range x.xs {
+			a = append(a, y*1+x.n+y+y*2+x.n+y)
+			b = append(b, clamp(y+int64(i), x.n, x.n+2))
+			k := x.n * 2
+			c = append(c, (y+k)*(y+k)-k)
+			e = append(e, squares)
+			d += max(y, 0) * pos
+			anyN = anyN || y == x.n
+			allClamped = allClamped && (y <= 0 || clamp(y, 0, x.n) == y)
+			acc = acc*2 + clamp(y, 0, 1)
+			if y%2 == 0 {
+				j += quartic(y)
+			}
+			if y > x.n {
+				above++
+				aboveSum += y
+				firstTwo = append(firstTwo, y)
+			}
+		}
+		g := "NONE!"
+		if x.s != nil {
+			g = x.s.(string)
+		} else {
+			g = "none!"
+		}
+		out = append(out, object("id", x.id, "a", a, "b", b, "c", c, "d", d, "e", e, "f", quartic(x.n+1), "g", g, "h", anyN && allClamped, "i", acc, "j", j, "k", above+aboveSum*above))
+		if above > 1 && firstTwo[0] != firstTwo[1] {
+			kept = append(kept, strings.TrimSuffix(v, "}")+fmt.Sprintf(`,"m":%d}`, quartic(x.n)))
+		}
+		q += quartic(x.n)
+		w += x.n
+		p = max(p, pos)
+	}
+	r.put("src", 0, msgs...)
+	r.end("src")
+	want(t, "out", values(r.rows("out")), out...)
+	want(t, "kept", values(r.rows("kept")), kept...)
+	want(t, "agg", values(r.rows("agg")), object("window_start", time.Unix(0, 0), "window_end", time.Unix(60, 0), "q", q, "w", w*w, "p", p))
+}
+
+// A topic that a client made has no schema: it reads as key and value.
+func TestTopicsWithoutASchema(t *testing.T) {
+	r := newRig(t)
+	if errs := r.node.Meta().CreateTopics(r.ctx(), []replication.TopicSpec{{Name: "raw.in", Partitions: 2}}); errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	r.apply(`
+topic parsed = from "raw.in"
+  |> where value != nil
+  |> set text = string(value)
+  |> where text startsWith "{"
+  |> select user = json(text, "user.name", "string") ?? "-", n = json(text, "n[1]", "int64"), k = string(key ?? bytes("none"))
+  |> key (user)
+topic names = from parsed |> agg n = count(), sum = sum(n) by user window tumble(1h)
+`)
+	r.put("raw.in", 0, msg{1000, "a", `{"user":{"name":"ann"},"n":[1,2]}`}, msg{2000, "", `{"user":{"name":"bob"},"n":[]}`}, msg{3000, "c", `plain`})
+	r.put("raw.in", 1, msg{1500, "d", `{"n":[0,40]}`}, msg{1500, "e", `{"user":{"name":"ann"},"n":[0,5]}`}, msg{1500, "f", `{"user":7}`}, msg{1500, "g", `{nothing`})
+	r.end("raw.in")
+	want(t, "parsed", sorted(keyed(r.rows("parsed"))), `-={"user":"-","n":40,"k":"d"}`, `-={"user":"-","n":null,"k":"f"}`, `ann={"user":"ann","n":2,"k":"a"}`, `ann={"user":"ann","n":5,"k":"e"}`, `bob={"user":"bob","n":null,"k":"none"}`)
+	var failed []string
+	for _, w := range r.rows("parsed_errors") {
+		failed = append(failed, w.key+" "+w.headers["hr-code"])
+	}
+	want(t, "parsed_errors", failed, "g E0603")
+	win := `"window_start":"1970-01-01T00:00:00Z","window_end":"1970-01-01T01:00:00Z"`
+	want(t, "names", sorted(keyed(r.rows("names"))), `-={"user":"-",`+win+`,"n":2,"sum":40}`, `ann={"user":"ann",`+win+`,"n":2,"sum":7}`, `bob={"user":"bob",`+win+`,"n":1,"sum":null}`)
 }
