@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // Sizes that every shard keeps to. A write-ahead log with small segments needs smaller ones, which the
@@ -151,6 +152,15 @@ func (u *Unit) op(k OpKind, size int) {
 	}
 	u.b = append(u.b, byte(k))
 	u.b = binary.BigEndian.AppendUint32(u.b, uint32(size))
+}
+
+// Grow makes room for about n bytes of operations, so that a large unit is not copied while it grows.
+func (u *Unit) Grow(n int) {
+	if u.b == nil {
+		u.b = make([]byte, unitHeader, unitHeader+max(n, 0))
+		return
+	}
+	u.b = slices.Grow(u.b, max(n, 0))
 }
 
 func appendPartition(b []byte, p PartitionID) []byte {

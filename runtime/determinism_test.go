@@ -227,7 +227,7 @@ func TestDerivedTopicsDependOnlyOnTheRowsOfEachPartition(t *testing.T) {
 	for seed := first; seed < first+uint64(seeds); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 7))
-			rows := sourceRows(rng, 250)
+			rows := sourceRows(rng, 160)
 			var want map[string]string
 			for i := range variations {
 				v := variationOf(rng, i)

@@ -426,7 +426,8 @@ func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 	if !did && c.used() == 0 && c.w == before && !l.marksDue() {
 		return false, nil
 	}
-	u := &log.Unit{}
+	u, estimate := &log.Unit{}, c.used()
+	u.Grow(estimate + estimate/8 + 4096)
 	watermarks := make([]int64, len(c.inputs))
 	for i := range c.inputs {
 		watermarks[i] = c.inputs[i].watermark
@@ -436,7 +437,7 @@ func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 		Task: l.id, Epoch: l.epoch, Step: l.step, From: l.from, To: to,
 		Watermarks: watermarks, W: c.w, Extra: appendExtra(nil, &c.counters, c.inputs),
 	})
-	written, estimate := append([]bool(nil), c.sink.main.written...), c.used()
+	written := append([]bool(nil), c.sink.main.written...)
 	c.sink.take(u)
 	c.changes(u, l.id)
 	if real := float64(u.Size()) / float64(max(estimate, 4096)); real > 1 {
