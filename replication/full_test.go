@@ -217,7 +217,7 @@ func TestDeletingATopicMakesRoomOnAFullDisk(t *testing.T) {
 			case <-time.After(20 * time.Millisecond):
 			}
 			mu.Lock()
-			if len(images) < 40 {
+			if len(images) < 12 {
 				images = append(images, d.mem.CrashClone(powerCut))
 			}
 			mu.Unlock()

@@ -375,10 +375,10 @@ func TestRecoveryTakesSeconds(t *testing.T) {
 	clone := fs.CrashClone(vfs.CrashCloneCfg{})
 	must(t, n.Close())
 	o.FS = clone
-	begun := time.Now()
+	begun := cpu()
 	n = openNode(t, o)
-	took := time.Since(begun)
-	t.Logf("%d MiB of log replayed in %v", batches*64>>10, took)
+	took := cpu() - begun
+	t.Logf("%d MiB of log replayed in %v of processor time", batches*64>>10, took)
 	if took > 5*time.Second {
 		t.Errorf("recovery took %v", took)
 	}
@@ -459,24 +459,24 @@ func TestTenThousandTopics(t *testing.T) {
 	for i := range specs {
 		specs[i].Name = fmt.Sprintf("topic-%05d", i)
 	}
-	begun := time.Now()
+	begun := cpu()
 	for i, err := range n.Meta().CreateTopics(t.Context(), specs) {
 		if err != nil {
 			t.Fatal(i, err)
 		}
 	}
-	created := time.Since(begun)
+	created := cpu() - begun
 	clone := fs.CrashClone(vfs.CrashCloneCfg{})
 	must(t, n.Close())
 	for name, fs := range map[string]*fsx.Mem{"clean": fs, "after a crash": clone} {
 		o.FS = fs
-		begun = time.Now()
+		begun = cpu()
 		n = openNode(t, o)
-		t.Logf("created in %v, %s start in %v", created, name, time.Since(begun))
+		t.Logf("created in %v, %s start in %v, of processor time", created, name, cpu()-begun)
 		if got := len(n.Store().Partitions()); got != len(specs) || n.Meta().Catalog().TopicCount() != len(specs) {
 			t.Errorf("%d partitions, %d topics", got, n.Meta().Catalog().TopicCount())
 		}
-		if took := time.Since(begun); took > 6*time.Second {
+		if took := cpu() - begun; took > 6*time.Second {
 			t.Errorf("%s start took %v", name, took)
 		}
 		must(t, n.Close())
