@@ -103,7 +103,11 @@ func (e *Engine) Apply(ctx context.Context, name, text string, o ApplyOptions) (
 	for i := range was.Pipelines {
 		gone := was.Pipelines[i].Name
 		if pipelineRow(row, gone) == nil {
-			res.Plan = append(res.Plan, PlanChange{gone, ChangeBreak, "no longer in the module: it ends, and its derived topic is deleted"})
+			why := "no longer in the module: it ends, and its derived topic is deleted"
+			if by := e.readersOf(name, gone); len(by) > 0 {
+				why += " under " + strings.Join(by, ", ")
+			}
+			res.Plan = append(res.Plan, PlanChange{gone, ChangeBreak, why})
 		}
 	}
 	breaks, err := e.topicBreaks(cat, name, p)
@@ -153,6 +157,16 @@ func inOrder(pls []*plan.Pipeline) []*plan.Pipeline {
 		visit(pl)
 	}
 	return out
+}
+
+// readersOf lists the pipelines and views of other modules that read what a pipeline writes.
+func (e *Engine) readersOf(module, pipeline string) (by []string) {
+	for t, row := range e.node.Meta().Catalog().AllTopics() {
+		if row.Owner != "" && ownerName(row.Owner) == pipeline {
+			by = append(by, e.readersElsewhere(module, t)...)
+		}
+	}
+	return by
 }
 
 // readersElsewhere lists the pipelines and views of other modules that read a topic.

@@ -144,7 +144,11 @@ func TestModulesReadEachOthersTopics(t *testing.T) {
 	if err := r.eng.Delete(ctxOf(t), "m/big"); !errors.Is(err, runtime.ErrInUse) {
 		t.Errorf("delete what is read: %v", err)
 	}
-	res, err := r.eng.Apply(ctxOf(t), "m", pay+bigV2, runtime.ApplyOptions{})
+	res, err := r.eng.Apply(ctxOf(t), "m", pay+sumsV1, runtime.ApplyOptions{DryRun: true})
+	if err != nil || len(res.Plan) != 2 || !strings.Contains(res.Plan[1].Why, "under reader/copies") {
+		t.Errorf("a pipeline goes that another module reads: %+v %v", res, err)
+	}
+	res, err = r.eng.Apply(ctxOf(t), "m", pay+bigV2, runtime.ApplyOptions{})
 	if !errors.Is(err, runtime.ErrBreaks) {
 		t.Errorf("empty what is read: %s %v", changes(res), err)
 	}
