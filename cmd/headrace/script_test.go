@@ -41,6 +41,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HEADRACE_SERVER", s.KafkaAddr())
 			e.Setenv("HEADRACE_HTTP", s.HTTPAddr())
 			e.Setenv("EXAMPLES", examples)
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // else the race detector waits a second at the end of each command
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": exitCode},

@@ -34,8 +34,10 @@ type Options struct {
 	Out  io.Writer
 	Stay bool   // keep the server running until ctx ends
 	Dir  string // data directory; "" is a temporary one, removed at the end
-	// Seed shuffles the second run; 0 is 1.
+	// Seed shuffles the second part; 0 is 1.
 	Seed uint64
+	// Parts runs only these of flights, shuffled, retail and live; none is all.
+	Parts []string
 }
 
 // ErrChecks is returned when an answer was not the expected one.
@@ -69,9 +71,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, d.srv.Close()) }()
 	d.api = client.NewAPI(d.srv.HTTPAddr())
 	d.say("a node of its own: kafka %s, http http://%s\n", d.srv.KafkaAddr(), d.srv.HTTPAddr())
-	for _, step := range []func() error{d.flights, d.shuffled, d.retail, d.live} {
-		if err := step(); err != nil {
-			return fmt.Errorf("demo: %w", err)
+	for _, part := range []struct {
+		name string
+		run  func() error
+	}{{"flights", d.flights}, {"shuffled", d.shuffled}, {"retail", d.retail}, {"live", d.live}} {
+		if len(o.Parts) > 0 && !slices.Contains(o.Parts, part.name) {
+			continue
+		}
+		if err := part.run(); err != nil {
+			return fmt.Errorf("demo: %s: %w", part.name, err)
 		}
 	}
 	if o.Stay {
@@ -224,15 +232,6 @@ func (d *demo) settle(pipeline string) (client.Pipeline, error) {
 // read consumes a topic to its present end.
 func (d *demo) read(topic string, each func(*kgo.Record) error) error {
 	return client.ReadAll(d.ctx, d.srv.KafkaAddr(), topic, each)
-}
-
-// count asks for the records of a topic so far.
-func (d *demo) count(topic string) string {
-	t, err := d.api.Topic(d.ctx, topic)
-	if err != nil || t.Records == nil {
-		return "?"
-	}
-	return commas(*t.Records)
 }
 
 // flights: traffic and delay per hub and hour, and a view of the badly delayed.
