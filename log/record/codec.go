@@ -157,45 +157,27 @@ func snappyBlock(dst, src []byte, limit int) ([]byte, error) {
 	return dst[:base+n], nil
 }
 
-var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil,
-		zstd.WithDecoderConcurrency(goruntime.GOMAXPROCS(0)),
-		zstd.WithDecoderMaxMemory(MaxDecompressed),
-		zstd.WithDecodeAllCapLimit(true), // never allocates: dst decides
-		zstd.WithDecoderLowmem(true))
-})
-
-// unzstd decompresses into dst's spare room and enlarges it while that is too small. A Reader's buffer soon has the
-// right size, so the repeats are rare.
-func unzstd(dst, src []byte, limit int) ([]byte, error) {
-	d, err := zstdDecoder()
+// zstdReaders are decoders that work in the caller's goroutine, so that dropping one leaks nothing.
+var zstdReaders = sync.Pool{New: func() any {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(MaxDecompressed))
 	if err != nil {
+		return err
+	}
+	return d
+}}
+
+// unzstd streams, although the library can decode at once: into memory that is too small for a frame of unknown
+// size it fails with an error that cannot be told from corruption.
+func unzstd(dst, src []byte, limit int) ([]byte, error) {
+	d, ok := zstdReaders.Get().(*zstd.Decoder)
+	if !ok {
+		return dst, ErrCodec
+	}
+	defer zstdReaders.Put(d)
+	if err := d.Reset(bytes.NewReader(src)); err != nil {
 		return dst, err
 	}
-	base := len(dst)
-	room := max(512, 4*len(src))
-	var h zstd.Header
-	if h.Decode(src) == nil && h.HasFCS {
-		if h.FrameContentSize > uint64(limit) {
-			return dst, ErrTooLarge
-		}
-		room = int(h.FrameContentSize)
-	}
-	room = max(min(limit, room), cap(dst)-base)
-	for {
-		dst = slices.Grow(dst[:base], room)
-		out, err := d.DecodeAll(src, dst[:base:base+min(room, limit)])
-		if err == nil {
-			return out, nil
-		}
-		if !errors.Is(err, zstd.ErrDecoderSizeExceeded) {
-			return dst, err
-		}
-		if room >= limit {
-			return dst, ErrTooLarge
-		}
-		room = min(limit, 4*room)
-	}
+	return readAll(dst, d, len(src), limit)
 }
 
 var (

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headrace/headrace/internal/golden"
 	"github.com/klauspost/compress/s2"
+	"github.com/klauspost/compress/zstd"
 )
 
 var codecs = []Codec{None, Gzip, Snappy, LZ4, Zstd}
@@ -433,4 +434,41 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("decode(encode(x)):\n got %#v\nwant %#v", got, recs)
 		}
 	})
+}
+
+// A zstd frame may not say how large it is; librdkafka's do not. Whatever room a Reader has at hand, the
+// records come out.
+func TestReaderTakesZstdFramesOfUnknownSize(t *testing.T) {
+	for _, n := range []int{1, 200, 5000, 100_000} {
+		b := NewBuilder()
+		for i := range n {
+			b.Append(int64(i), []byte("k"), fmt.Appendf(nil, "value %d", i%7), nil)
+		}
+		plain := b.Finish()
+		var z bytes.Buffer
+		w, err := zstd.NewWriter(&z) // a stream: no content size
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(plain[HeaderSize:]); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		batch := append(bytes.Clone(plain[:HeaderSize]), z.Bytes()...)
+		batch[posAttributes+1] |= byte(Zstd)
+		Seal(batch)
+		var r Reader
+		if err := r.Reset(batch); err != nil {
+			t.Fatalf("%d records: %v", n, err)
+		}
+		got := 0
+		for r.Next() {
+			got++
+		}
+		if r.Err() != nil || got != n {
+			t.Errorf("%d of %d records: %v", got, n, r.Err())
+		}
+	}
 }
