@@ -59,7 +59,7 @@ func sourceRows(rng *rand.Rand, rows int) [3][]msg {
 				note = "null"
 			}
 			big := rng.Int64N(1000)
-			if rng.IntN(15) == 0 {
+			if rng.IntN(4) == 0 {
 				big = 8_000_000_000_000_000_000
 			}
 			value := fmt.Sprintf(`{"user":%q,"kind":%q,"amount":%v,"qty":%d,"big":%d,"note":%s,"ts":%d}`,
