@@ -100,6 +100,7 @@ type writer struct {
 	mixGone    []uint64 // mixed files to remove after the next checkpoint
 	checkpoint atomic.Pointer[point]
 	buf        []byte // bytes on their way to a file
+	unpaced    int    // bytes written since the last pause
 	logReader  entryReader
 
 	// Of the attempt under way.
@@ -283,6 +284,14 @@ func (w *writer) publish() {
 		}
 	}
 	w.mixedNow = w.mixNow
+}
+
+// wrote counts bytes given to the disk and pauses after each chunk.
+func (w *writer) wrote(n int) {
+	if w.unpaced += n; w.unpaced >= chunkBytes {
+		w.unpaced = 0
+		w.s.pace()
+	}
 }
 
 // Batch operations in memory do not fail; Apply reports what is wrong with a batch.
@@ -604,6 +613,7 @@ func (w *writer) flushMixed() error {
 	}
 	_ = f.WriteBack(w.mixPos, int64(len(w.mixBuf))) // a hint
 	w.mixPos += int64(len(w.mixBuf))
+	w.wrote(len(w.mixBuf))
 	w.mixBuf = w.mixBuf[:0]
 	return nil
 }
@@ -763,6 +773,7 @@ func (o *ownWriter) flush() error {
 	_ = f.WriteBack(o.logPos, int64(len(w.buf))) // a hint
 	o.logPos += int64(len(w.buf))
 	w.placedN += int64(len(w.buf))
+	w.wrote(len(w.buf))
 	w.buf = w.buf[:0]
 	return nil
 }

@@ -43,6 +43,10 @@ type Options struct {
 	RoundBytes int64
 	// RoundDelay is how long applied bytes wait at most before the writer begins a round (5 s).
 	RoundDelay time.Duration
+	// WritePause is the pause of the writer after each MiB, so that the syncs of the log beside it do not queue behind
+	// a round's writes (4 ms, which allows 250 MB/s; negative: none). It makes none when twice RoundBytes wait or
+	// somebody waits for the writer.
+	WritePause time.Duration
 	// ThinBytes is how much a partition gathers in the mixed segment before it gets a file (1 MiB).
 	ThinBytes int64
 	// RetryDelay is the pause after a failed write behind the log (500 ms).
@@ -86,6 +90,9 @@ func (o Options) withDefaults() Options {
 	def(&o.BlockCacheBytes, 8<<20)
 	def((*int64)(&o.RoundDelay), int64(5*time.Second))
 	def((*int64)(&o.RetryDelay), int64(500*time.Millisecond))
+	if o.WritePause == 0 {
+		o.WritePause = 4 * time.Millisecond
+	}
 	if o.FS == nil {
 		o.FS = fsx.Disk()
 	}
@@ -157,8 +164,9 @@ type Store struct {
 	}
 
 	// The writer: whoever holds the token. See round.go.
-	token chan struct{}
-	w     writer
+	token   chan struct{}
+	wanting atomic.Int32 // who waits for the token
+	w       writer
 
 	handles *handleCache
 	indexes indexCache
@@ -396,6 +404,8 @@ func (s *Store) kick() {
 
 // lockWriter takes the writer's token, unless the store is closed or poisoned.
 func (s *Store) lockWriter(ctx context.Context) error {
+	s.wanting.Add(1)
+	defer s.wanting.Add(-1)
 	select {
 	case s.token <- struct{}{}:
 	case <-ctx.Done():
@@ -417,6 +427,19 @@ func (s *Store) lockWriter(ctx context.Context) error {
 }
 
 func (s *Store) unlockWriter() { <-s.token }
+
+// pace makes the pause of Options.WritePause. Token held.
+func (s *Store) pace() {
+	if s.opts.Manual || s.opts.WritePause < 0 || s.wanting.Load() > 0 || s.backlog.Load() > 2*s.opts.RoundBytes {
+		return
+	}
+	t := time.NewTimer(s.opts.WritePause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.closed:
+	}
+}
 
 // Flush writes everything that was applied before the call to files and Pebble. Nothing is synced.
 //

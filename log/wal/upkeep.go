@@ -18,6 +18,7 @@ const (
 
 	fillBytes   = 1 << 20 // one write of zeros
 	settleBytes = 8 << 20 // how much is written or cut between pauses: more stalls other syncs
+	gentleBytes = 2 << 20 // and how much is written when there is time
 )
 
 var zeros [fillBytes]byte
@@ -325,6 +326,7 @@ func (w *WAL) fill(f fsx.File, size int64) error {
 	if err := f.Preallocate(0, size); err != nil {
 		return err
 	}
+	pending := int64(0)
 	for at := int64(0); at < size; {
 		n := min(fillBytes, size-at)
 		if _, err := f.WriteAt(zeros[:n], at); err != nil {
@@ -334,16 +336,29 @@ func (w *WAL) fill(f fsx.File, size int64) error {
 			return err
 		}
 		at += n
-		if at%settleBytes == 0 && at < size {
-			if err := f.SyncData(); err != nil {
-				return err
-			}
-			if err := w.pause(); err != nil {
-				return err
-			}
+		if pending += n; at == size || pending < w.fillStep() {
+			continue
+		}
+		pending = 0
+		if err := f.SyncData(); err != nil {
+			return err
+		}
+		if err := w.pause(); err != nil {
+			return err
 		}
 	}
 	return f.Sync()
+}
+
+// fillStep is how many zeros are written between pauses: few while a segment is ready, since appends sync beside it
+// and would queue behind them; more when the next append that needs a segment would have to wait for this one.
+func (w *WAL) fillStep() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.mu.ready) > 0 {
+		return gentleBytes
+	}
+	return settleBytes
 }
 
 // pause lets others use the disk. It ends early, with an error, when the log is being closed.
