@@ -166,9 +166,16 @@ var zstdReaders = sync.Pool{New: func() any {
 	return d
 }}
 
+// minZstdWindow is what every decoder should support (RFC 8878, 3.1.1.1.2).
+const minZstdWindow = 8 << 20
+
 // unzstd streams, although the library can decode at once: into memory that is too small for a frame of unknown
 // size it fails with an error that cannot be told from corruption.
 func unzstd(dst, src []byte, limit int) ([]byte, error) {
+	var h zstd.Header
+	if h.Decode(src) == nil && (h.HasFCS && h.FrameContentSize > uint64(limit) || h.WindowSize > uint64(max(limit, minZstdWindow))) {
+		return dst, ErrTooLarge // before memory is taken for what the frame claims
+	}
 	d, ok := zstdReaders.Get().(*zstd.Decoder)
 	if !ok {
 		return dst, ErrCodec
