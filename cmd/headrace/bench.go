@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"runtime/pprof"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +19,10 @@ func (a *app) benchCmd() *cobra.Command {
 memory and processor time. Without --server a server runs inside the process, in a temporary directory.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var o bench.Options
+	var (
+		o       bench.Options
+		profile string
+	)
 	one := func(use, short, example string, flags func(*cobra.Command), run func(context.Context, bench.Options) (*bench.Report, error)) {
 		c := &cobra.Command{
 			Use: use, Short: short, Args: cobra.NoArgs, Example: "  headrace bench " + example,
@@ -25,7 +31,12 @@ memory and processor time. Without --server a server runs inside the process, in
 				if f := cmd.Flags().Lookup("server"); f != nil && f.Changed {
 					o.Server, o.HTTP = a.server, a.http
 				}
+				stop, err := startProfile(profile)
+				if err != nil {
+					return err
+				}
 				r, err := run(cmd.Context(), o)
+				stop()
 				if err != nil {
 					return err
 				}
@@ -37,6 +48,7 @@ memory and processor time. Without --server a server runs inside the process, in
 			},
 		}
 		c.Flags().StringVar(&o.Dir, "dir", "", "where the server's directory is made (default: the system's temporary directory)")
+		c.Flags().StringVar(&profile, "cpuprofile", "", "write a processor profile of this process to a file, for go tool pprof")
 		flags(c)
 		a.outputFlag(c)
 		cmd.AddCommand(c)
@@ -74,4 +86,22 @@ memory and processor time. Without --server a server runs inside the process, in
 		seconds(c, 5)
 	}, bench.Recovery)
 	return cmd
+}
+
+// startProfile profiles this process until stop is called; "" does nothing.
+func startProfile(path string) (stop func(), err error) {
+	if path == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close() // a profile that is cut short says so when it is read
+	}, nil
 }
