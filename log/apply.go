@@ -2,6 +2,7 @@ package log
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/headrace/headrace/log/record"
@@ -374,7 +375,8 @@ func (a *applying) mutate(op Op) {
 	s := a.s
 	switch op.Kind {
 	case OpOffsets:
-		s.groups.commit(op.Offsets())
+		group, offsets := op.Offsets()
+		s.groups.commit(group, slices.DeleteFunc(offsets, func(o GroupOffset) bool { return a.remembers(o.Partition) }))
 	case OpGroupDrop:
 		s.groups.drop(op.Group())
 	case OpProgress:
@@ -433,12 +435,11 @@ func (a *applying) openPartition(id PartitionID, set PartitionSettings, meta uin
 		}
 		return
 	}
-	if d, ok := s.dropped[id]; ok {
-		if a.now-d.at < int64(dropMemory) {
-			return // topic UUIDs do not come again: a late open
-		}
-		delete(s.dropped, id)
-		s.pending.undrops = append(s.pending.undrops, id)
+	if a.remembers(id) {
+		return // topic UUIDs do not come again: a late open
+	}
+	if _, ok := s.dropped[id]; ok {
+		s.undrop(id)
 	}
 	p := &Partition{id: id, st: s, metaIndex: meta, lastAppend: a.now}
 	p.settings.Store(s.shareSettings(set))
@@ -448,13 +449,41 @@ func (a *applying) openPartition(id PartitionID, set PartitionSettings, meta uin
 	s.markDirty(p)
 }
 
-// dropPartition forgets a partition. Unknown ones are remembered as dropped too: the open may come late.
+// remembers reports that a partition was dropped not too long ago.
+func (a *applying) remembers(id PartitionID) bool {
+	d, ok := a.s.dropped[id]
+	return ok && a.now-d.at < int64(dropMemory)
+}
+
+func (s *Store) undrop(id PartitionID) {
+	delete(s.dropped, id)
+	s.pending.undrops = append(s.pending.undrops, id)
+}
+
+// forgetDrops lets go of dropped partitions that are not remembered any longer, once there are many. When it does so
+// changes nothing that Apply decides.
+func (a *applying) forgetDrops() {
+	s := a.s
+	if len(s.dropped) < s.dropsKept*2+1024 {
+		return
+	}
+	for id := range s.dropped {
+		if !a.remembers(id) {
+			s.undrop(id)
+		}
+	}
+	s.dropsKept = len(s.dropped)
+}
+
+// dropPartition forgets a partition, and what groups have committed for it. Unknown ones are remembered as dropped too: the open may come late.
 func (a *applying) dropPartition(id PartitionID, meta uint64) {
 	s := a.s
 	p := s.parts.m[id]
 	if p != nil && meta < p.metaIndex {
 		return // an old drop of what has been opened since
 	}
+	a.forgetDrops()
+	s.groups.dropPartition(id)
 	s.dropped[id] = droppedAt{metaIndex: max(meta, s.dropped[id].metaIndex), at: a.now}
 	s.pending.drops = append(s.pending.drops, drop{id: id, p: p, droppedAt: s.dropped[id]})
 	if p == nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"os"
 	"syscall"
 	"time"
@@ -169,6 +170,9 @@ type sweptRun struct {
 	size int64
 }
 
+// last is the append time of the run's last batch, ns.
+func (r *sweptRun) last() int64 { return r.refs[len(r.refs)-1].AppendTime }
+
 // sweepPartition copies the runs of a partition that must leave their files. It reads all before it writes
 // any, so that a run that cannot be read leaves the partition as it is.
 func (w *writer) sweepPartition(p *Partition, victims map[uint64]bool) error {
@@ -186,48 +190,80 @@ func (w *writer) sweepPartition(p *Partition, victims map[uint64]bool) error {
 	if err != nil {
 		return err
 	}
-	var refs []segment.Ref
-	link := uint32(0)
+	if len(runs) == 0 {
+		return nil
+	}
 	m := w.mixFile(w.mixNow)
 	seed := segment.Seed{Topic: p.id.Topic, Partition: p.id.Index, Segment: segment.MixedSegment(w.mixNow)}
-	for i := range runs {
-		r := &runs[i]
-		if !merge {
-			refs, link = nil, 0
-		}
-		for k, ref := range r.refs {
-			n := len(w.mixBuf)
-			w.mixBuf = r.out[k].AppendTo(w.mixBuf)
-			link = seed.Link(link, w.mixBuf[n:])
-			ref.Pos, ref.Link = m.size, link
-			m.size += int64(ref.Size)
-			refs = append(refs, ref)
-		}
-		m.live += r.size
-		old := w.mixFile(r.file)
-		old.live -= r.size
-		w.newMix[r.file] = old
-		if !merge {
-			w.set(offsetKey(rowMixed, p.id, r.base), encodeMixed(w.mixNow, segment.AppendBlock(nil, refs, 0)))
-		} else if i > 0 {
-			w.del(offsetKey(rowMixed, p.id, r.base))
+	groups := [][]sweptRun{runs}
+	if merge {
+		groups = mergeGroups(runs, p.Settings(), w.s.opts.mergeRuns)
+		l.mixRuns, l.mixOldest = len(groups), groups[0][len(groups[0])-1].last()
+	} else {
+		groups = groups[:0]
+		for i := range runs {
+			groups = append(groups, runs[i:i+1])
 		}
 	}
-	if len(runs) > 0 {
+	for _, group := range groups {
+		if len(group) == 1 && !victims[group[0].file] {
+			continue // nothing to merge it with, and no need to move it
+		}
+		var refs []segment.Ref
+		link := uint32(0)
+		for i := range group {
+			r := &group[i]
+			for k, ref := range r.refs {
+				n := len(w.mixBuf)
+				w.mixBuf = r.out[k].AppendTo(w.mixBuf)
+				link = seed.Link(link, w.mixBuf[n:])
+				ref.Pos, ref.Link = m.size, link
+				m.size += int64(ref.Size)
+				refs = append(refs, ref)
+			}
+			m.live += r.size
+			old := w.mixFile(r.file)
+			old.live -= r.size
+			w.newMix[r.file] = old
+			if i > 0 {
+				w.del(offsetKey(rowMixed, p.id, r.base))
+			}
+		}
+		w.set(offsetKey(rowMixed, p.id, group[0].base), encodeMixed(w.mixNow, segment.AppendBlock(nil, refs, 0)))
 		w.newMix[w.mixNow] = m
 	}
-	if merge && len(runs) > 0 {
-		w.set(offsetKey(rowMixed, p.id, runs[0].base), encodeMixed(w.mixNow, segment.AppendBlock(nil, refs, 0)))
-		l.mixRuns, l.mixOldest = 1, refs[len(refs)-1].AppendTime
+	if merge {
 		if err := w.rewriteMixRow(p, &l); err != nil {
 			return err
 		}
-		w.layouts = append(w.layouts, placedLayout{p, &l})
 	}
+	// A new layout also where nothing in it has changed: it tells readers under way to look again.
+	w.layouts = append(w.layouts, placedLayout{p, &l})
 	if len(w.mixBuf) >= chunkBytes {
 		return w.flushMixed()
 	}
 	return nil
+}
+
+// mergeGroups divides the runs of a partition into those that become one. With retention by time a run must not grow
+// older than a segment would, or what is new in it keeps what is old; unless that would leave more than most, because
+// somebody holds retention up.
+func mergeGroups(runs []sweptRun, set PartitionSettings, most int) (groups [][]sweptRun) {
+	age := int64(math.MaxInt64)
+	if set.RetentionMs > 0 {
+		age = int64(rollAge(set))
+	}
+	begin := 0
+	for i := range runs {
+		if i > begin && runs[i].last()-runs[begin].refs[0].AppendTime > age {
+			groups = append(groups, runs[begin:i])
+			begin = i
+		}
+	}
+	if groups = append(groups, runs[begin:]); len(groups) > most {
+		return [][]sweptRun{runs}
+	}
+	return groups
 }
 
 // rewriteMixRow changes what a partition's row says of its runs and leaves the rest as of the last round.

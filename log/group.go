@@ -16,7 +16,12 @@ type groups struct {
 }
 
 // generation is the changes of the groups between two rounds.
-type generation map[string]*groupChange
+type generation struct {
+	gone   map[PartitionID]bool // dropped partitions: what was committed for them before is gone
+	groups map[string]*groupChange
+}
+
+func newGeneration() generation { return generation{groups: map[string]*groupChange{}} }
 
 type groupChange struct {
 	dropped bool                        // what was before is gone
@@ -24,10 +29,10 @@ type groupChange struct {
 }
 
 func (g generation) change(group string) *groupChange {
-	c := g[group]
+	c := g.groups[group]
 	if c == nil {
 		c = &groupChange{offsets: map[PartitionID]GroupOffset{}}
-		g[group] = c
+		g.groups[group] = c
 	}
 	return c
 }
@@ -44,21 +49,34 @@ func (g *groups) commit(group string, offsets []GroupOffset) {
 func (g *groups) drop(group string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.cur[group] = &groupChange{dropped: true, offsets: map[PartitionID]GroupOffset{}}
+	g.cur.groups[group] = &groupChange{dropped: true, offsets: map[PartitionID]GroupOffset{}}
+}
+
+// dropPartition forgets what every group has committed for a partition.
+func (g *groups) dropPartition(id PartitionID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cur.gone == nil {
+		g.cur.gone = map[PartitionID]bool{}
+	}
+	g.cur.gone[id] = true
+	for _, c := range g.cur.groups {
+		delete(c.offsets, id)
+	}
 }
 
 // cut begins a new generation and returns the one to write. The one before was written.
 func (g *groups) cut() generation {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.flushing, g.cur = g.cur, generation{}
+	g.flushing, g.cur = g.cur, newGeneration()
 	return g.flushing
 }
 
 // flushed notes that Pebble holds the generation that was cut.
 func (g *groups) flushed() {
 	g.mu.Lock()
-	g.flushing = nil
+	g.flushing = generation{}
 	g.mu.Unlock()
 }
 
@@ -72,14 +90,20 @@ func (s *Store) GroupOffsets(group string) (out []GroupOffset, err error) {
 }
 
 func (s *Store) groupOffsets(group string) ([]GroupOffset, error) {
+	type change struct {
+		groupChange
+		gone map[PartitionID]bool
+	}
 	// The snapshot is taken while the generations stand still: what they lack, it has.
 	s.groups.mu.Lock()
 	snap := s.db.NewSnapshot()
-	var changes []groupChange
+	var changes []change
 	for _, g := range []generation{s.groups.flushing, s.groups.cur} {
-		if c := g[group]; c != nil {
-			changes = append(changes, groupChange{c.dropped, maps.Clone(c.offsets)})
+		x := change{gone: maps.Clone(g.gone)}
+		if c := g.groups[group]; c != nil {
+			x.dropped, x.offsets = c.dropped, maps.Clone(c.offsets)
 		}
+		changes = append(changes, x)
 	}
 	s.groups.mu.Unlock()
 	defer snap.Close()
@@ -104,6 +128,9 @@ func (s *Store) groupOffsets(group string) ([]GroupOffset, error) {
 	for _, c := range changes {
 		if c.dropped {
 			clear(found)
+		}
+		for id := range c.gone {
+			delete(found, id)
 		}
 		maps.Copy(found, c.offsets)
 	}
@@ -146,7 +173,7 @@ func (s *Store) groupNames() ([]string, error) {
 	}
 	s.groups.mu.Lock()
 	for _, g := range []generation{s.groups.flushing, s.groups.cur} {
-		for name := range g {
+		for name := range g.groups {
 			names[name] = true
 		}
 	}

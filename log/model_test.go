@@ -111,6 +111,9 @@ func (m *model) unit(index, term uint64, unit int32, ops []Op) (r modelResult) {
 				m.groups[g] = map[PartitionID]GroupOffset{}
 			}
 			for _, o := range offsets {
+				if _, gone := m.dropped[o.Partition]; gone {
+					continue
+				}
 				m.groups[g][o.Partition] = o
 				if o.Offset < 0 {
 					delete(m.groups[g], o.Partition)
@@ -157,6 +160,9 @@ func (m *model) unit(index, term uint64, unit int32, ops []Op) (r modelResult) {
 			}
 			delete(m.parts, id)
 			m.dropped[id] = m.now
+			for _, offsets := range m.groups {
+				delete(offsets, id)
+			}
 		case OpLogStart:
 			id, offset := op.LogStart()
 			m.parts[id].start = max(m.parts[id].start, offset)

@@ -50,8 +50,9 @@ func (s *Store) readEvicted(p *Partition, from int64, maxBytes int, buf []Batch)
 
 // readFiles reads batches from files. retry asks the caller to look again: what it knew has changed.
 func (s *Store) readFiles(p *Partition, from int64, maxBytes int, buf []Batch) (out []Batch, retry bool, err error) {
+	var l *layout
 	err = s.use(func() error {
-		l := p.layout.Load()
+		l = p.layout.Load()
 		switch {
 		case l == nil || from >= l.written:
 			out, retry = buf, true
@@ -66,8 +67,9 @@ func (s *Store) readFiles(p *Partition, from int64, maxBytes int, buf []Batch) (
 		return buf, false, err
 	}
 	if err != nil || retry {
-		// A file may have gone with the log start, or its batches have moved.
-		if now := p.layout.Load(); now != nil && (from < p.start.Load() || p.Dropped()) {
+		// A file may have gone with the log start or with the partition, or its batches have moved.
+		moved := l != nil && from >= l.mixStart && p.layout.Load() != l
+		if l != nil && (moved || from < p.start.Load() || p.Dropped()) {
 			return buf, true, nil
 		}
 	}

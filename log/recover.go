@@ -32,7 +32,7 @@ func Open(o Options) (*Store, error) {
 		poisoned: make(chan struct{}),
 	}
 	s.parts.m, s.tasks.m = map[PartitionID]*Partition{}, map[TaskID]*TaskState{}
-	s.groups.cur = generation{}
+	s.groups.cur = newGeneration()
 	s.pending.tasks = map[TaskID]struct{}{}
 	s.handles = &handleCache{s: s}
 	s.handles.mu.m = map[string]*handle{}

@@ -239,7 +239,10 @@ func (s *Store) removeFile(path string) error {
 	if err != nil {
 		return err
 	}
-	err = s.shrink(f)
+	// Readers may have the file open: what is left of it would stay as long as they do.
+	if err = s.shrink(f); err == nil {
+		err = f.Truncate(0)
+	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}

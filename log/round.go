@@ -134,7 +134,12 @@ func (s *Store) cut() *round {
 	s.leaving = slices.DeleteFunc(s.leaving, func(x leaving) bool { return x.index <= s.written.Load() })
 	r := &round{
 		index: pe.index, term: pe.term, now: s.now, clock: s.producers.clock, bytes: pe.bytes,
-		drops: pe.drops, undrops: pe.undrops, state: pe.state, groups: s.groups.cut(),
+		drops: pe.drops, state: pe.state, groups: s.groups.cut(),
+	}
+	for _, id := range pe.undrops {
+		if _, again := s.dropped[id]; !again {
+			r.undrops = append(r.undrops, id)
+		}
 	}
 	r.parts = make([]roundPart, 0, len(pe.parts))
 	for _, p := range pe.parts {
@@ -232,6 +237,9 @@ func (w *writer) carryOut(r *round) error {
 	}
 	for _, id := range r.undrops {
 		w.del(partitionKey(rowDropped, id))
+	}
+	if err := w.dropOffsets(r.groups.gone); err != nil {
+		return err
 	}
 	for i := range r.parts {
 		if err := w.placePartition(r, &r.parts[i]); err != nil {
@@ -331,7 +339,7 @@ func (w *writer) rows(r *round) {
 			w.delRange(stateKey(op.task, nil))
 		}
 	}
-	for name, c := range r.groups {
+	for name, c := range r.groups.groups {
 		prefix := groupKey(name)
 		if c.dropped {
 			w.delRange(prefix)
@@ -393,6 +401,24 @@ func (w *writer) dropRows(d drop) error {
 	}
 	w.remove = append(w.remove, w.s.partitionDir(d.id))
 	return nil
+}
+
+// dropOffsets removes what groups have committed for partitions that are gone. The rows are ordered by group, so it
+// looks at all of them, once for all partitions of a round.
+func (w *writer) dropOffsets(gone map[PartitionID]bool) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	it, err := w.s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowGroup}, UpperBound: []byte{rowGroup + 1}})
+	if err != nil {
+		return w.s.kvError(err)
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		if k := it.Key(); len(k) > partitionSz && gone[getPartition(k[len(k)-partitionSz:])] {
+			w.del(k)
+		}
+	}
+	return w.s.kvError(it.Close())
 }
 
 func (w *writer) eachRun(id PartitionID, from int64, f func(base int64, file uint64, h segment.Head, block []byte) (bool, error)) error {

@@ -154,6 +154,7 @@ type Store struct {
 	producers    producerList
 	maxProducers int
 	dropped      map[PartitionID]droppedAt
+	dropsKept    int // len(dropped) after the old ones were last let go
 	settings     map[PartitionSettings]*PartitionSettings
 	lastPart     *Partition
 	cache        tailCache

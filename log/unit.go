@@ -300,7 +300,8 @@ func (u *Unit) PartitionSettings(p PartitionID, s PartitionSettings, metaIndex u
 	u.partition(OpPartitionSettings, p, metaIndex, &s)
 }
 
-// PartitionDrop forgets a partition for good: a late open of it changes nothing.
+// PartitionDrop forgets a partition for good, and what groups have committed for it: a late open of it, or a late
+// commit, changes nothing.
 func (u *Unit) PartitionDrop(p PartitionID, metaIndex uint64) {
 	u.partition(OpPartitionDrop, p, metaIndex, nil)
 }
