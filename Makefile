@@ -57,7 +57,7 @@ fmt: ## format Go and .hr files
 	$(GO) run ./cmd/headrace fmt -w $$(git ls-files 'examples/*.hr')
 
 golden: ## rewrite the golden files; read the diff
-	$(GO) test ./... -run 'Golden' -update
+	./internal/golden.sh
 
 docs: build ## regenerate docs/errors.md and docs/cli from the code
 	$(BIN) docs --dir docs
