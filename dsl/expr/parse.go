@@ -259,7 +259,7 @@ func MinIntMagnitude() ast.Node { return &minInt{} }
 func translate(err error, text string, ctx Context) *Error {
 	var fe *file.Error
 	if !errors.As(err, &fe) {
-		return &Error{Code: CodeExpr, To: utf8.RuneCountInString(text), Message: "this expression cannot be read", Reason: err.Error()}
+		return &Error{Code: CodeExpr, To: utf8.RuneCountInString(text), Message: "this expression cannot be read", Reason: err.Error(), Fix: remedy[CodeExpr]}
 	}
 	e := &Error{Code: CodeExpr, From: fe.From, To: fe.To, Message: "this expression cannot be read", Reason: fe.Message}
 	msg := fe.Message
@@ -301,6 +301,7 @@ func translate(err error, text string, ctx Context) *Error {
 		e.Code, e.Message = CodeLiteral, "this string is not closed"
 	case strings.Contains(msg, "map key"):
 		e.Message, e.Reason = "this cannot be the key of a map", "a key is a name, a string, a number, or an expression in parentheses"
+		e.Fix = "put parentheses around it"
 	case strings.Contains(msg, "expected name"):
 		e.Message, e.Reason = "a field name must follow the dot", ""
 	case strings.Contains(msg, "wrap predicate"):
@@ -309,7 +310,17 @@ func translate(err error, text string, ctx Context) *Error {
 	if e.To <= e.From {
 		e.To = e.From + 1
 	}
+	if e.Fix == "" {
+		e.Fix = remedy[e.Code]
+	}
 	return e
+}
+
+// remedy is the fix of an error that has no better one.
+var remedy = map[string]string{
+	CodeOperands: "write an operator or a comma between them, or remove one", CodeOperand: "write the value, or remove what needs it",
+	CodeExpr: "write it in another way; docs/language.md has the forms", CodeNumber: "for example `12`, `0.5` or `1e6`",
+	CodeLiteral: "end it with the quote that it began with", CodeStatement: "keep one value", CodeAggregate: "compute it in a stage of its own",
 }
 
 // unexpected describes a token that cannot stand where it is, with the one before it.

@@ -1,6 +1,7 @@
 package syntax
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -197,7 +198,7 @@ func (s *exprScanner) checkOperand(t token) {
 		if t.kind == kindName || t.is("[") {
 			return
 		}
-		s.fail(expr.CodeOperand, t, fmt.Sprintf("a field name must follow `%s`, not %s", s.last.text, t.describe()), "", "")
+		s.fail(expr.CodeOperand, t, fmt.Sprintf("a field name must follow `%s`, not %s", s.last.text, t.describe()), "", "write the name of a field, or remove the `"+s.last.text+"`")
 	}
 	if s.notIn {
 		return // goesOn has looked
@@ -243,14 +244,14 @@ func (s *exprScanner) missing(t token) {
 	}
 	switch {
 	case s.pos == s.start:
-		s.fail(expr.CodeOperand, t, fmt.Sprintf("%s needs an expression, not %s", s.what, t.describe()), "", firstExpr[s.what])
+		s.fail(expr.CodeOperand, t, fmt.Sprintf("%s needs an expression, not %s", s.what, t.describe()), "", cmp.Or(firstExpr[s.what], "write the expression, such as `a + 1`"))
 	case t.kind == kindEOF || t.is("|>"):
 		s.p.tok, s.p.end = scan(s.p.text, s.pos, false), s.pos
 		s.p.report(expr.CodeOperand, s.last.pos, s.last.end, fmt.Sprintf("nothing follows `%s`", s.last.text), "the operator needs a value on its right",
 			"remove it, or write the value", &plan.Edit{Start: len(strings.TrimRight(s.p.text[:s.last.pos], " \t\r\n")), End: s.last.end})
 		panic(bail{})
 	}
-	s.fail(expr.CodeOperand, t, fmt.Sprintf("`%s` is followed by %s where a value should be", s.last.text, t.describe()), "an operator needs a value on each side", "")
+	s.fail(expr.CodeOperand, t, fmt.Sprintf("`%s` is followed by %s where a value should be", s.last.text, t.describe()), "an operator needs a value on each side", "write the value, or remove the operator")
 }
 
 // unclosed reports the innermost open bracket.
@@ -534,7 +535,7 @@ func (p *parser) secondOperand() {
 		}
 	}
 	p.fail(expr.CodeOperands, start, p.tok.end, fmt.Sprintf("two operands in a row: `%s` then %s", word, p.tok.describe()),
-		"an operator or a comma is missing, or a `|>` before a new stage", "")
+		"an operator or a comma is missing, or a `|>` before a new stage", fmt.Sprintf("put one of them before %s, or remove it", p.tok.describe()))
 }
 
 // takeString takes the value of the current string token.

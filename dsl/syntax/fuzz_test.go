@@ -56,7 +56,7 @@ var oddities = []string{
 	"topic by = from window |> where by == window |> set per = over, rows = range",
 }
 
-// FuzzParse holds that no text panics, that every diagnostic has a place in the text, and that what parses
+// FuzzParse holds that no text panics, that every diagnostic has a place in the text and a fix, and that what parses
 // keeps its tree through Format, which is idempotent.
 func FuzzParse(f *testing.F) {
 	seeds(f)
@@ -72,6 +72,9 @@ func checkText(t *testing.T, text string) {
 	for _, d := range diags {
 		if len(d.Code) != 5 || d.Code < "E0001" || d.Code > "E0099" || d.Message == "" {
 			t.Fatalf("bad diagnostic %+v", d)
+		}
+		if d.Fix == "" || strings.Contains(d.Message+d.Reason+d.Fix, "%!") {
+			t.Fatalf("says not what to do: %+v", d)
 		}
 		if d.Line < 1 || d.Line > len(lines) || d.Column < 1 || d.Length < 1 {
 			t.Fatalf("diagnostic outside the text: %+v of %q", d, text)

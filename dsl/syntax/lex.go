@@ -149,7 +149,7 @@ func scan(text string, pos int, inExpr bool) token {
 }
 
 func strange(r rune) *problem {
-	p := &problem{code: "E0002", message: fmt.Sprintf("the character %q means nothing here", r)}
+	p := &problem{code: "E0002", message: fmt.Sprintf("the character %q means nothing here", r), fix: "remove it"}
 	switch r {
 	case '#':
 		p.fix = "comments are `//` and `/* */`"

@@ -60,7 +60,7 @@ func isOption(w string) bool {
 func (p *parser) option(first bool) Option {
 	o := Option{Pos: Pos(p.tok.pos), Word: p.tok.text}
 	if p.tok.kind != kindName {
-		p.failTok("E0016", fmt.Sprintf("an option is missing: found %s", p.tok.describe()), "options are key format retain partitions time late invalid errors emit", "")
+		p.failTok("E0016", fmt.Sprintf("an option is missing: found %s", p.tok.describe()), "options are key format retain partitions time late invalid errors emit", "write one of those, or remove the comma")
 	}
 	switch p.tok.text {
 	case "key":
@@ -113,7 +113,7 @@ func (p *parser) option(first bool) Option {
 		if n := nearest(p.tok.text, optionWords); n != "" {
 			p.failEdit("E0016", fmt.Sprintf("there is no option `%s`", p.tok.text), "", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
 		}
-		p.failTok("E0016", fmt.Sprintf("there is no option `%s`", p.tok.text), "options are key format retain partitions time late invalid errors emit", "")
+		p.failTok("E0016", fmt.Sprintf("there is no option `%s`", p.tok.text), "options are key format retain partitions time late invalid errors emit", "use one of those")
 	}
 	o.End = Pos(p.end)
 	return o
@@ -131,7 +131,7 @@ func (p *parser) timeOption(o *Option) {
 	case p.tok.kind == kindName:
 		o.TimeExpr = p.columnExpr("`time`")
 	default:
-		p.failTok("E0016", fmt.Sprintf("`time` needs a column, `(expression)` or `append`, not %s", p.tok.describe()), "", "")
+		p.failTok("E0016", fmt.Sprintf("`time` needs a column, `(expression)` or `append`, not %s", p.tok.describe()), "", "for example `time ts lag 5s`")
 	}
 	seen := make(map[string]bool)
 	for p.tok.kind == kindName {

@@ -247,7 +247,7 @@ func (p *parser) name(what string) Name {
 		p.next()
 		return n
 	}
-	p.failTok("E0011", fmt.Sprintf("%s needs a name, not %s", what, p.tok.describe()), "names are letters, digits and `_`", "")
+	p.failTok("E0011", fmt.Sprintf("%s needs a name, not %s", what, p.tok.describe()), "names are letters, digits and `_`", "write a name, such as `a_1`")
 	return Name{}
 }
 
@@ -353,13 +353,13 @@ func (p *parser) integer(what string) Int {
 	case p.tok.kind == kindNumber && isWhole(p.tok.text):
 		v, ok := parseInt(p.tok.text)
 		if !ok {
-			p.failTok("E0020", fmt.Sprintf("the number %s is too large", p.tok.describe()), "integers are int64", "")
+			p.failTok("E0020", fmt.Sprintf("the number %s is too large", p.tok.describe()), "integers are int64", "use a smaller number")
 		}
 		n.Value = v
 	case p.tok.kind == kindName && !reserved[p.tok.text]:
 		n.Const = p.tok.text
 	default:
-		p.failTok("E0020", fmt.Sprintf("%s needs a whole number, not %s", what, p.tok.describe()), "", "")
+		p.failTok("E0020", fmt.Sprintf("%s needs a whole number, not %s", what, p.tok.describe()), "", "for example `3`")
 	}
 	p.next()
 	return n

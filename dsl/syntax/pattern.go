@@ -235,7 +235,7 @@ func (p *parser) quant() *Quant {
 			p.fail("E0024", open.pos, p.tok.end, fmt.Sprintf("a repetition is `{n}`, `{n,}` or `{n,m}`; found %s", p.tok.describe()), "", "`{3}`")
 		}
 		if q.Max >= 0 && q.Max < q.Min || q.Max == 0 {
-			p.fail("E0024", open.pos, p.tok.end, fmt.Sprintf("this step can never repeat %d to %d times", q.Min, q.Max), "the second number is the larger one, and not 0", "")
+			p.fail("E0024", open.pos, p.tok.end, fmt.Sprintf("this step can never repeat %d to %d times", q.Min, q.Max), "the second number is the larger one, and not 0", fmt.Sprintf("`{%d,%d}`", min(q.Min, q.Max), max(q.Min, q.Max, 1)))
 		}
 	default:
 		return nil
@@ -268,7 +268,7 @@ func (p *parser) count() int64 {
 	}
 	n, ok := parseInt(p.tok.text)
 	if !ok || n > 1e6 {
-		p.failTok("E0024", fmt.Sprintf("%s repetitions are too many", p.tok.text), "at most 1000000", "")
+		p.failTok("E0024", fmt.Sprintf("%s repetitions are too many", p.tok.text), "at most 1000000", "`+` has no upper bound")
 	}
 	p.next()
 	return n

@@ -94,7 +94,7 @@ func (p *parser) endStage(s *Stage) {
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
 	}
 	if p.tok.kind == kindName && clauseWords[p.tok.text] {
-		p.failTok("E0014", fmt.Sprintf("clause `%s` cannot stand here in `%s`", p.tok.text, s.Word), "", "")
+		p.failTok("E0014", fmt.Sprintf("clause `%s` cannot stand here in `%s`", p.tok.text, s.Word), "", "move it to the stage that takes it, or remove it")
 	}
 	if p.tok.kind == kindName && takesClauses[s.Word] {
 		if n := nearest(p.tok.text, clauseList); n != "" {
@@ -107,7 +107,7 @@ func (p *parser) endStage(s *Stage) {
 	if p.tok.kind == kindOp && (p.tok.text == ")" || p.tok.text == "]" || p.tok.text == "}") {
 		p.failEdit(expr.CodeBracket, fmt.Sprintf("this `%s` closes nothing", p.tok.text), "", "remove it", p.replaceTok("", true))
 	}
-	p.failTok("E0014", fmt.Sprintf("%s does not belong to `%s`", p.tok.describe(), s.Word), "a stage ends at `|>` or at the next statement", "")
+	p.failTok("E0014", fmt.Sprintf("%s does not belong to `%s`", p.tok.describe(), s.Word), "a stage ends at `|>` or at the next statement", "remove it, or begin a stage with `|>`")
 }
 
 // nextLineStatement tells whether the line that begins here looks like a misspelt statement: word name =
@@ -184,7 +184,7 @@ func (p *parser) unknownStage() {
 		p.failEdit("E0013", fmt.Sprintf("there is no stage `%s`", w), reason, fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
 	}
 	p.failTok("E0013", fmt.Sprintf("there is no stage `%s`", w),
-		"stages are where set select drop rename unwrap explode union key check route agg over top dedup join lookup match", "")
+		"stages are where set select drop rename unwrap explode union key check route agg over top dedup join lookup match", "use one of those")
 }
 
 // assigns reads name = EXPR [where EXPR], ..
@@ -242,7 +242,7 @@ func (p *parser) notAssign(what string) {
 	if p.tok.kind == kindName {
 		p.checkReserved("`" + p.tok.text + "`")
 	}
-	p.failTok("E0012", fmt.Sprintf("`%s` needs `name = value`, not %s", what, p.tok.describe()), "", "")
+	p.failTok("E0012", fmt.Sprintf("`%s` needs `name = value`, not %s", what, p.tok.describe()), "", "for example `x = a + 1`")
 }
 
 // aliased reports EXPR as name, which is written name = EXPR.

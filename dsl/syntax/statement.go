@@ -171,7 +171,7 @@ func (p *parser) unknownStatement() {
 	if near != "" {
 		p.failEdit("E0010", fmt.Sprintf("no statement begins with `%s`", w), "", fmt.Sprintf("`%s`", near), p.replaceTok(near, true))
 	}
-	p.failTok("E0010", fmt.Sprintf("no statement begins with `%s`", w), "statements begin with topic, table, stream, view, const, param, fn, type, test or from", "")
+	p.failTok("E0010", fmt.Sprintf("no statement begins with `%s`", w), "statements begin with topic, table, stream, view, const, param, fn, type, test or from", "begin with one of those")
 }
 
 // endStatement checks that nothing of the statement is left over.
@@ -183,7 +183,7 @@ func (p *parser) endStatement() {
 		return // the next statement will say what is wrong with it
 	}
 	p.habit()
-	p.unexpected("E0014", fmt.Sprintf("%s does not belong to this statement", p.tok.describe()), "", "")
+	p.unexpected("E0014", fmt.Sprintf("%s does not belong to this statement", p.tok.describe()), "remove it, or begin a new statement", "")
 }
 
 func (p *parser) kafkaName() *Name {
@@ -215,7 +215,7 @@ func (p *parser) topic(pos Pos) {
 		d.Pipeline = p.pipeline()
 	default:
 		p.topicHabit(word, d.Name)
-		p.unexpected("E0012", fmt.Sprintf("%s `%s` needs a schema `{ .. }` or a pipeline `= from ..`", word, d.Name.Text), "", "")
+		p.unexpected("E0012", fmt.Sprintf("%s `%s` needs a schema `{ .. }` or a pipeline `= from ..`", word, d.Name.Text), fmt.Sprintf("for example `%s %s { id: int64 }`", word, d.Name.Text), "")
 	}
 	d.Options = p.options(d.Pipeline != nil)
 	d.End = Pos(p.end)
@@ -274,7 +274,7 @@ func (p *parser) colon(what string) {
 func (p *parser) schema(what string) TypeExpr {
 	t := TypeExpr{Pos: Pos(p.tok.pos), Struct: true}
 	if !p.tok.is("{") {
-		p.unexpected("E0018", fmt.Sprintf("%s needs `{ name: type, .. }`", what), "", "")
+		p.unexpected("E0018", fmt.Sprintf("%s needs `{ name: type, .. }`", what), "for example `{ id: int64 }`", "")
 	}
 	open := p.tok
 	p.enter()
@@ -302,7 +302,7 @@ func (p *parser) schema(what string) TypeExpr {
 			if n := len(t.Fields); n > 0 {
 				p.fieldHabit(t.Fields[n-1])
 			}
-			p.unexpected("E0012", "a field is followed by `,` or `}`", "", "")
+			p.unexpected("E0012", "a field is followed by `,` or `}`", "add `,` before the next field, or `}` after the last", "")
 		})
 		p.skipField()
 		p.accept(",")
@@ -430,7 +430,7 @@ func (p *parser) test(pos Pos) {
 	p.next()
 	d := &TestDecl{Pos: pos, Title: p.stringValue("`test`")}
 	if !p.tok.is("{") {
-		p.unexpected("E0028", "a test needs its steps in `{ .. }`", "", "")
+		p.unexpected("E0028", "a test needs its steps in `{ .. }`", "for example `{ given x { id: 1 } }`", "")
 	}
 	open := p.tok
 	p.mark(markSteps)
@@ -492,7 +492,7 @@ func (p *parser) step() TestStep {
 		if n := nearest(p.tok.text, []string{"given", "advance", "expect"}); n != "" && p.tok.kind == kindName {
 			p.failEdit("E0028", fmt.Sprintf("a test has no step %s", p.tok.describe()), "steps are given, advance and expect", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
 		}
-		p.failTok("E0028", fmt.Sprintf("a test has no step %s", p.tok.describe()), "steps are `given x {..}`, `advance x \"10:00:00\"`, `expect x {..}` and `expect none x`", "")
+		p.failTok("E0028", fmt.Sprintf("a test has no step %s", p.tok.describe()), "steps are `given x {..}`, `advance x \"10:00:00\"`, `expect x {..}` and `expect none x`", "use one of those")
 	}
 	s.End = Pos(p.end)
 	return s
@@ -502,7 +502,7 @@ func (p *parser) step() TestStep {
 func (p *parser) row() []Assign {
 	var out []Assign
 	if !p.tok.is("{") {
-		p.unexpected("E0028", "this step needs a row `{ name: value, .. }`", "", "")
+		p.unexpected("E0028", "this step needs a row `{ name: value, .. }`", "for example `{ id: 1 }`", "")
 	}
 	p.mark(markBrace)
 	p.next()
