@@ -90,9 +90,15 @@ func TestKleeneTables(t *testing.T) {
 	and := op(plan.ExprAnd, b, col(0, b), col(1, b))
 	or := op(plan.ExprOr, b, col(0, b), col(1, b))
 	for _, c := range []struct{ l, r, and, or scalar.Value }{
-		{T, T, T, T}, {T, F, F, T}, {T, N, N, T},
-		{F, T, F, T}, {F, F, F, F}, {F, N, F, N},
-		{N, T, N, T}, {N, F, F, N}, {N, N, N, N},
+		{T, T, T, T},
+		{T, F, F, T},
+		{T, N, N, T},
+		{F, T, F, T},
+		{F, F, F, F},
+		{F, N, F, N},
+		{N, T, N, T},
+		{N, F, F, N},
+		{N, N, N, N},
 	} {
 		name := show(c.l) + " with " + show(c.r)
 		r := newRow(c.l, c.r)
