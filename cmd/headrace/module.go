@@ -124,6 +124,16 @@ func (a *app) printPlan(changes []client.PlanChange) {
 	a.table([]column{{name: "change"}, {name: "pipeline"}, {name: "why"}}, rows)
 }
 
+// A checkReport is what check says about one file.
+type checkReport struct {
+	File      string            `json:"file"`
+	Topics    int               `json:"topics"`
+	Pipelines int               `json:"pipelines"`
+	Views     int               `json:"views"`
+	Errors    []plan.Diagnostic `json:"errors"`
+	Warnings  []plan.Diagnostic `json:"warnings"`
+}
+
 func (a *app) checkCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check FILE.hr...", Short: "Compile modules without a server, and show every error", Args: cobra.MinimumNArgs(1),
@@ -133,6 +143,7 @@ asks one for topics that a module reads and does not declare.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			bad := &failure{exit: exitInvalid}
 			topics := a.serverTopics(cmd)
+			reports := make([]checkReport, 0, len(args))
 			for _, file := range args {
 				name, text, err := a.readModule(file)
 				if err != nil {
@@ -142,25 +153,43 @@ asks one for topics that a module reads and does not declare.`,
 				if topics.err != nil {
 					return topics.err
 				}
+				r := checkReport{File: shownFile(file), Errors: []plan.Diagnostic{}, Warnings: []plan.Diagnostic{}}
 				var errs *dsl.Errors
 				switch {
 				case errors.As(err, &errs):
+					r.Errors = errs.List
 					bad.diagnostics = append(bad.diagnostics, errs.List...)
-					continue
 				case err != nil:
 					return err
+				default:
+					r.Topics, r.Pipelines, r.Views = len(m.Topics), len(m.Pipelines), len(m.Views)
+					r.Warnings = append(r.Warnings, m.Warnings...)
 				}
-				for _, w := range m.Warnings {
+				reports = append(reports, r)
+			}
+			failed := len(bad.diagnostics) > 0
+			if done, err := a.asJSON(reports); done {
+				bad.diagnostics = nil // they stand in the reports
+				if err == nil && failed {
+					return bad
+				}
+				return err
+			}
+			for _, r := range reports {
+				for _, w := range r.Warnings {
 					fmt.Fprint(a.err, dsl.Render(w))
 				}
-				fmt.Fprintf(a.out, "%s: %s, %s, %s\n", shownFile(file), plural(len(m.Topics), "topic"), plural(len(m.Pipelines), "pipeline"), plural(len(m.Views), "view"))
+				if len(r.Errors) == 0 {
+					fmt.Fprintf(a.out, "%s: %s, %s, %s\n", r.File, plural(r.Topics, "topic"), plural(r.Pipelines, "pipeline"), plural(r.Views, "view"))
+				}
 			}
-			if len(bad.diagnostics) > 0 {
+			if failed {
 				return bad
 			}
 			return nil
 		},
 	}
+	a.outputFlag(cmd)
 	return cmd
 }
 
