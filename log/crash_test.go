@@ -230,7 +230,7 @@ func TestCrashLosesNothingAcknowledged(t *testing.T) {
 	case testing.Short():
 		runs, least = 3, 0
 	case raceEnabled: // with the 1,600 of log/wal still over 2,000
-		runs, perRun, least = 11, 46, 600
+		runs, perRun, least = 9, 46, 500
 	}
 	var states, deep atomic.Int64
 	var wg sync.WaitGroup

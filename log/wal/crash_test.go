@@ -281,7 +281,7 @@ func (c *crasher) step(version uint64) {
 // nothing is invented, recovering again changes nothing, and a crash while recovering does no harm.
 func TestEveryCrashStateRecovers(t *testing.T) {
 	total, torn, want := 0, 0, *crashStates
-	if raceEnabled { // with the 600 of the store still over 2,000
+	if raceEnabled { // with the 500 of the store still over 2,000
 		want = want * 16 / 25
 	}
 	for seed := *crashSeed; total < want; seed++ {
