@@ -1,7 +1,9 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 
 	"github.com/apache/arrow/go/v15/arrow/memory"
@@ -115,6 +117,27 @@ func TestCountersAreReadBackAsTheyWere(t *testing.T) {
 			t.Errorf("%d of %d bytes are understood", i, len(b))
 		}
 	}
+}
+
+// FuzzExtra: what a pipeline's progress holds is read back whole or refused.
+func FuzzExtra(f *testing.F) {
+	c := Counters{In: 1, Out: -2, Stages: make([]StageCounters, 2)}
+	f.Add(appendExtra(nil, &c, []inputState{{maxTime: -5, appended: 6}, unseen()}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got := Counters{Stages: make([]StageCounters, 2)}
+		var in [2]inputState
+		if err := parseExtra(b, &got, []*inputState{&in[0], &in[1]}); err != nil {
+			if !errors.Is(err, errExtra) {
+				t.Fatalf("untyped error: %v", err)
+			}
+			return
+		}
+		again := Counters{Stages: make([]StageCounters, 2)}
+		var in2 [2]inputState
+		if err := parseExtra(appendExtra(nil, &got, in[:]), &again, []*inputState{&in2[0], &in2[1]}); err != nil || !reflect.DeepEqual(again, got) || in2 != in {
+			t.Fatalf("%+v %+v becomes %+v %+v, %v", got, in, again, in2, err)
+		}
+	})
 }
 
 // BenchmarkChain is the work of a pipeline on decoded rows: event time, filter, window. The rows are the same
