@@ -10,16 +10,10 @@
 // one.
 package server
 
-import (
-	"github.com/headrace/headrace/server/broker"
-	"github.com/headrace/headrace/server/group"
-)
+import "github.com/headrace/headrace/server/broker"
 
 // A Broker is what the fronts share.
 type Broker = broker.Broker
-
-// A GroupCoordinator coordinates consumer groups.
-type GroupCoordinator = group.Coordinator
 
 // Pipelines is the engine as the fronts see it.
 type Pipelines = broker.Pipelines

@@ -288,13 +288,6 @@ func writeValue(b *strings.Builder, v scalar.Value, t scalar.Type) {
 	}
 }
 
-// ExprText writes a typed expression with the names of the columns that it reads.
-func ExprText(e *plan.Expr, cols []plan.Column) string {
-	var b strings.Builder
-	writeExpr(&b, e, columnNames(cols))
-	return b.String()
-}
-
 // StageText writes a stage in canonical form; in are the columns before it.
 func StageText(st *plan.Stage, in []plan.Column) string {
 	var b strings.Builder

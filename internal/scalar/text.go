@@ -119,10 +119,8 @@ func floatBits(k Kind) int {
 	return 64
 }
 
-// AppendFloat appends a finite float64 in its shortest form: plain digits between 1e-6 and 1e21, else
-// with an exponent.
-func AppendFloat(dst []byte, f float64) []byte { return appendFloat(dst, f, 64) }
-
+// appendFloat appends a finite float in its shortest form: plain digits between 1e-6 and 1e21, else with an
+// exponent.
 func appendFloat(dst []byte, f float64, bits int) []byte {
 	abs := math.Abs(f)
 	format := byte('f')
