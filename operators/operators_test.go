@@ -306,7 +306,8 @@ func TestEncodedKeys(t *testing.T) {
 		{[]scalar.Type{scalar.DecimalType(5, 2)}, []scalar.Value{scalar.Decimal(scalar.Int128Of(-150))}, "-1.50"},
 		{
 			[]scalar.Type{scalar.TypeString, scalar.TypeInt64.Null(), scalar.TypeBytes},
-			[]scalar.Value{scalar.String("é\n"), scalar.Null, scalar.Bytes("hi")}, `["é\n",null,"aGk="]`,
+			[]scalar.Value{scalar.String("é\n"), scalar.Null, scalar.Bytes("hi")},
+			`["é\n",null,"aGk="]`,
 		},
 	}
 	for _, c := range cases {

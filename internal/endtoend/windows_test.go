@@ -45,8 +45,10 @@ func trips(seed uint64, partitions, n int, lag int64) [][]trip {
 			if rng.IntN(8) == 0 {
 				ts = now - rng.Int64N(8*60_000)
 			}
-			r := trip{partition: p, offset: int64(o), taxi: fmt.Sprintf("t%d", rng.IntN(4)), kind: []string{"a", "b", "ü"}[rng.IntN(3)],
-				km: float64(rng.IntN(4000)) / 16, fare: rng.Int64N(20000) - 2000, ts: ts, behind: never}
+			r := trip{
+				partition: p, offset: int64(o), taxi: fmt.Sprintf("t%d", rng.IntN(4)), kind: []string{"a", "b", "ü"}[rng.IntN(3)],
+				km: float64(rng.IntN(4000)) / 16, fare: rng.Int64N(20000) - 2000, ts: ts, behind: never,
+			}
 			if rng.IntN(3) > 0 {
 				v := rng.Int64N(6)
 				r.people = &v

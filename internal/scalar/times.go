@@ -266,8 +266,13 @@ var durationUnits = []struct {
 	name string
 	ns   int64
 }{
-	{"d", nsPerDay}, {"h", int64(time.Hour)}, {"m", int64(time.Minute)}, {"s", nsPerSecond},
-	{"ms", int64(time.Millisecond)}, {"us", int64(time.Microsecond)}, {"ns", 1},
+	{"d", nsPerDay},
+	{"h", int64(time.Hour)},
+	{"m", int64(time.Minute)},
+	{"s", nsPerSecond},
+	{"ms", int64(time.Millisecond)},
+	{"us", int64(time.Microsecond)},
+	{"ns", 1},
 }
 
 // AppendDuration appends a duration as the language writes it: "1h30m", "1d", "-500ms", "0s".
