@@ -43,7 +43,6 @@ type scope struct {
 	where   string // what has the columns, for E0104
 	unknown bool   // the columns are not known: names pass silently
 	meta    metaScope
-	topic   bool // record.* is the topic's own record
 	vars    *variable
 	elems   *element // enclosing closures, innermost first
 	depth   int      // number of enclosing closures
@@ -157,7 +156,6 @@ type walk struct {
 	durations map[string]syntax.Duration
 	budget    *int // visits left; shared with the functions that are put in place
 	over      bool
-	calls     []string // functions being put in place
 }
 
 // check gives n its type. It reports what is wrong, once, and then returns failed.

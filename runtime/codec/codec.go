@@ -45,12 +45,6 @@ const (
 	headerLate = "hr-late" // the watermark before a row that is behind, int64 ns big-endian
 )
 
-// Record timestamps that are event times, ms.
-const (
-	maxMs = math.MaxInt64 / 1_000_000
-	minMs = math.MinInt64 / 1_000_000
-)
-
 // arenaBytes is the least memory taken at a time for records that came compressed.
 const arenaBytes = 64 << 10
 

@@ -246,7 +246,7 @@ func (c *cell) csv(dst []byte, arr arrow.Array, row int) ([]byte, scalar.Code) {
 	if len(field) == 0 && !c.t.Nullable {
 		return dst, code
 	}
-	if len(field) > 0 && bytes.IndexAny(field, ",\"\r\n") < 0 {
+	if len(field) > 0 && !bytes.ContainsAny(field, ",\"\r\n") {
 		return dst, code
 	}
 	quotes := bytes.Count(field, []byte{'"'})

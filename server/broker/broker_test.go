@@ -40,7 +40,7 @@ func TestTopicNames(t *testing.T) {
 			t.Errorf("%q is allowed", bad)
 		}
 	}
-	if viewID("a") == viewID("b") || viewID("a") != viewID("a") {
+	if again := viewID("a"); again == viewID("b") || again != viewID("a") {
 		t.Error("a view's id is not a function of its name")
 	}
 }
