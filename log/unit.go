@@ -71,8 +71,10 @@ const (
 	OpGroupDrop         OpKind = 12 // forget a consumer group
 )
 
-var opNames = [...]string{"", "append", "offsets", "progress", "state", "task-open", "task-drop", "partition-open",
-	"partition-settings", "partition-drop", "log-start", "command", "group-drop"}
+var opNames = [...]string{
+	"", "append", "offsets", "progress", "state", "task-open", "task-drop", "partition-open",
+	"partition-settings", "partition-drop", "log-start", "command", "group-drop",
+}
 
 // String is the name that FORMAT.md uses.
 func (k OpKind) String() string {

@@ -71,12 +71,12 @@ type WAL struct {
 
 // counters are added to per group.
 type counters struct {
-	groups, entries, entryBytes, bytes     atomic.Int64
-	writeNs, maxWriteNs                    atomic.Int64
-	rotations, waits                       atomic.Int64
-	created, recycled, dropped             atomic.Int64
-	cacheHits, cacheMisses, readBytes      atomic.Int64
-	truncations, stables, fronts, upkeepNG atomic.Int64
+	groups, entries, entryBytes, bytes atomic.Int64
+	writeNs, maxWriteNs                atomic.Int64
+	rotations, waits                   atomic.Int64
+	created, recycled, dropped         atomic.Int64
+	cacheHits, cacheMisses, readBytes  atomic.Int64
+	upkeepNG                           atomic.Int64
 }
 
 // Metrics are counts since Open, and sizes now.

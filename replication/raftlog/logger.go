@@ -57,14 +57,15 @@ func plain(args []any) []any {
 	return out
 }
 
-func (l *logger) Trace(string, ...any)             {}
-func (l *logger) Debug(string, ...any)             {}
-func (l *logger) Info(msg string, args ...any)     { l.Log(hclog.Info, msg, args...) }
-func (l *logger) Warn(msg string, args ...any)     { l.Log(hclog.Warn, msg, args...) }
-func (l *logger) Error(msg string, args ...any)    { l.Log(hclog.Error, msg, args...) }
-func (l *logger) IsTrace() bool                    { return false }
-func (l *logger) IsDebug() bool                    { return false }
-func (l *logger) IsInfo() bool                     { return l.to.Enabled(context.Background(), slog.LevelDebug) }
+func (l *logger) Trace(string, ...any)          {}
+func (l *logger) Debug(string, ...any)          {}
+func (l *logger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
+func (l *logger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
+func (l *logger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+func (l *logger) IsTrace() bool                 { return false }
+func (l *logger) IsDebug() bool                 { return false }
+func (l *logger) IsInfo() bool { return l.to.Enabled(context.Background(), slog.LevelDebug) }
+
 func (l *logger) IsWarn() bool                     { return l.to.Enabled(context.Background(), slog.LevelInfo) }
 func (l *logger) IsError() bool                    { return true }
 func (l *logger) Name() string                     { return l.name }

@@ -217,6 +217,7 @@ func refuse(rpc raft.RPC, err error) {
 
 // heartbeat recognises the library's heartbeats: they name a leader and a term and nothing else.
 func heartbeat(a *raft.AppendEntriesRequest) bool {
+	//lint:ignore SA1019 members of older protocol versions name themselves here, and the library looks at both
 	return a.Term != 0 && (len(a.Addr) > 0 || len(a.Leader) > 0) &&
 		a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && len(a.Entries) == 0 && a.LeaderCommitIndex == 0
 }
