@@ -64,7 +64,7 @@ func (l *logger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...
 func (l *logger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
 func (l *logger) IsTrace() bool                 { return false }
 func (l *logger) IsDebug() bool                 { return false }
-func (l *logger) IsInfo() bool { return l.to.Enabled(context.Background(), slog.LevelDebug) }
+func (l *logger) IsInfo() bool                  { return l.to.Enabled(context.Background(), slog.LevelDebug) }
 
 func (l *logger) IsWarn() bool                     { return l.to.Enabled(context.Background(), slog.LevelInfo) }
 func (l *logger) IsError() bool                    { return true }
