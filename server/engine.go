@@ -62,6 +62,7 @@ func engineError(err error) error {
 		{replication.ErrInvalidName, broker.BadRequest},
 		{replication.ErrLimit, broker.TooManyPartitions},
 		{replication.ErrNotLeader, broker.NotReady},
+		{replication.ErrNoRoom, broker.NoRoom}, // is an ErrBusy too
 		{replication.ErrBusy, broker.Busy},
 		{replication.ErrClosed, broker.NotReady},
 		{replication.ErrFailed, broker.StorageFailed},

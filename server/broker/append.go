@@ -12,8 +12,13 @@ import (
 	"github.com/headrace/headrace/replication"
 )
 
-// busyWait is how long an append waits for room before it is refused as busy.
-const busyWait = 30 * time.Second
+// How long an append waits before it is refused: while too many bytes are in flight, which passes by itself, and while
+// the disk takes no records, which a checkpoint may end and otherwise somebody must. A client learns of the latter well
+// within its own time for a request.
+const (
+	busyWait = 30 * time.Second
+	roomWait = time.Second
+)
 
 // An Appended is the answer to one batch.
 type Appended struct {
@@ -85,20 +90,31 @@ func (b *Broker) Append(ctx context.Context, t *Topic, partition int32, batch []
 			Duplicate: r.Duplicate,
 		})
 	}
-	err = b.data.Propose(u, answer)
-	if errors.Is(err, replication.ErrBusy) {
-		ctx, cancel := context.WithTimeout(ctx, busyWait)
-		defer cancel()
-		err = b.data.ProposeWait(ctx, u, answer)
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = errors.Join(replication.ErrBusy, err)
-		}
-	}
-	if err != nil {
+	if err := b.propose(ctx, u, answer); err != nil {
 		b.units.put(u)
 		return proposalError(err)
 	}
 	return nil
+}
+
+// propose proposes a unit with records, and waits up to busyWait while the log is busy and up to roomWait while the disk
+// takes no records. Soon after somebody has waited in vain for the disk nobody waits for it, so that the batches of one
+// request do not add up their waits.
+func (b *Broker) propose(ctx context.Context, u *log.Unit, done func(replication.Result)) error {
+	err := b.data.Propose(u, done)
+	if errors.Is(err, replication.ErrNoRoom) && time.Now().UnixNano()-b.noRoom.Load() < int64(roomWait) {
+		return err
+	}
+	for waited := time.Duration(0); errors.Is(err, replication.ErrBusy) && waited < busyWait && ctx.Err() == nil; waited += roomWait {
+		short, cancel := context.WithTimeout(ctx, roomWait)
+		err = b.data.ProposeWait(short, u, done)
+		cancel()
+		if errors.Is(err, replication.ErrNoRoom) {
+			b.noRoom.Store(time.Now().UnixNano())
+			break
+		}
+	}
+	return err
 }
 
 // mayWrite refuses topics that are not for producers.
@@ -206,8 +222,17 @@ func (b *Broker) EndTopic(ctx context.Context, t *Topic) error {
 	for i := range t.Partitions {
 		u.Append(log.PartitionID{Topic: t.ID, Index: i}, mark)
 	}
-	if r := b.data.Do(ctx, u); r.Err != nil {
-		return proposalError(r.Err)
+	done := make(chan replication.Result, 1)
+	if err := b.propose(ctx, u, func(r replication.Result) { done <- r }); err != nil {
+		return proposalError(err)
 	}
-	return nil
+	select {
+	case r := <-done:
+		if r.Err != nil {
+			return proposalError(r.Err)
+		}
+		return nil
+	case <-ctx.Done():
+		return Errorf(OutcomeUnknown, "the end of topic %q: %w", t.Name, ctx.Err())
+	}
 }

@@ -78,6 +78,7 @@ type Broker struct {
 	meta  *replication.Metadata
 
 	fetching atomic.Int64 // bytes of fetch answers that are not sent yet
+	noRoom   atomic.Int64 // when an append last waited for the disk in vain, ns since 1970
 	units    unitPool
 	topics   TopicMetrics
 }
@@ -396,6 +397,7 @@ func proposalError(err error) error {
 		{replication.ErrTooLarge, BatchTooLarge},
 		{log.ErrBadBatch, InvalidBatch},
 		{log.ErrOffsetRange, OffsetOutOfRange},
+		{replication.ErrNoRoom, NoRoom}, // is an ErrBusy too
 		{replication.ErrBusy, Busy},
 		{replication.ErrNotLeader, NotReady},
 		{replication.ErrClosed, NotReady},

@@ -36,6 +36,7 @@ const (
 	NotReady           Code = 1032
 	StorageFailed      Code = 1033
 	Timeout            Code = 1034
+	NoRoom             Code = 1035
 	NoNewPartitions    Code = 1040
 	NotEmpty           Code = 1041
 	UnknownGroup       Code = 1042
@@ -85,8 +86,9 @@ var codes = map[Code]CodeInfo{
 	OutcomeUnknown:     {Status: 503, Title: "outcome is unknown", Why: "The write may or may not be in the log.", Fix: "Retry with the same producer sequence; an idempotent client does."},
 	Busy:               {Status: 503, Title: "server is busy", Why: "Too many bytes wait for the disk.", Fix: "Retry later."},
 	NotReady:           {Status: 503, Title: "server is not ready", Why: "The log has no leader yet, or the topic is being opened.", Fix: "Retry; see /readyz?verbose for the reason."},
-	StorageFailed:      {Status: 503, Title: "storage has failed", Why: "A write or sync failed or the disk is full; nothing was acknowledged since.", Fix: "See /readyz?verbose and the server's log."},
+	StorageFailed:      {Status: 503, Title: "storage has failed", Why: "A write or sync failed; nothing was acknowledged since.", Fix: "See /readyz?verbose and the server's log."},
 	Timeout:            {Status: 503, Title: "request timed out", Why: "The server did not finish in the time that the request gave.", Fix: "Retry."},
+	NoRoom:             {Status: 503, Title: "the disk takes no records", Why: "It is full, or writing to it fails; what was acknowledged is safe, and reads, commits and deletes go on.", Fix: "Make room: delete topics, shorten their retention, or free space on the disk. Records are taken again without a restart; retry then."},
 	NoNewPartitions:    {Status: 400, Title: "partitions cannot be added", Why: "A key's records must stay in one partition for windows and order to hold.", Fix: "Create a topic with more partitions and copy the records."},
 	NotEmpty:           {Status: 409, Title: "group is not empty", Why: "It has members.", Fix: "Stop its consumers first."},
 	UnknownGroup:       {Status: 404, Title: "group does not exist", Why: "It has neither members nor offsets.", Fix: "List groups."},

@@ -40,6 +40,7 @@ var wireCodes = map[broker.Code]*kerr.Error{
 	broker.Busy:               kerr.KafkaStorageError,
 	broker.NotReady:           kerr.NotLeaderForPartition,
 	broker.StorageFailed:      kerr.KafkaStorageError,
+	broker.NoRoom:             kerr.KafkaStorageError,
 	broker.Timeout:            kerr.RequestTimedOut,
 	broker.NoNewPartitions:    kerr.PolicyViolation,
 	broker.NotEmpty:           kerr.NonEmptyGroup,
