@@ -436,7 +436,11 @@ func (s *Store) eachRun(db pebble.Reader, id PartitionID, from int64, f func(bas
 	}
 	ok := it.SeekLT(offsetKey(rowMixed, id, from+1)) || it.First()
 	for ; ok; ok = it.Next() {
-		base := getI64(it.Key()[len(prefix):])
+		key := it.Key()[len(prefix):]
+		if len(key) != 8 {
+			return s.kvError(errors.Join(fmt.Errorf("%w: kind %q: key of %d bytes", errRow, rowMixed, len(it.Key())), it.Close()))
+		}
+		base := getI64(key)
 		file, block, err := decodeMixed(it.Value())
 		var h segment.Head
 		if err == nil {

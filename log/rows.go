@@ -301,7 +301,7 @@ func (t *TaskState) encode(id TaskID) []byte {
 func decodeTask(v []byte) (TaskState, error) {
 	f := readRow(v)
 	t := TaskState{Epoch: f.u64(), Step: f.u64()}
-	if f.ok && len(f.b) > 0 {
+	if f.ok && t.Step > 0 {
 		if !validProgress(f.b) {
 			return t, fmt.Errorf("%w: kind %q", errRow, rowTask)
 		}

@@ -86,8 +86,11 @@ func Find(marks []Mark, offset int64) int {
 }
 
 // ReadBlocks reads and checks the blocks of adjacent marks and appends their batches to refs. prev is the
-// link before the first batch.
+// link before the first batch. Without marks there is nothing to read.
 func ReadBlocks(f io.ReaderAt, marks []Mark, refs []Ref) (out []Ref, prev uint32, err error) {
+	if len(marks) == 0 {
+		return refs, 0, nil
+	}
 	first, last := marks[0], marks[len(marks)-1]
 	b := make([]byte, last.IndexPos+int64(last.Size)-first.IndexPos)
 	if n, err := f.ReadAt(b, first.IndexPos); err != nil && n < len(b) {

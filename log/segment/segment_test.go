@@ -170,6 +170,67 @@ func FuzzDecodeBlock(f *testing.F) {
 	})
 }
 
+// blocksOf are three blocks of one chain and where each ends.
+func blocksOf() (file []byte, ends []int) {
+	base, pos, prev := int64(100), int64(0), uint32(0)
+	for n := 1; n < 4; n++ {
+		_, refs := chain(n, base, pos, prev)
+		file = AppendBlock(file, refs, prev)
+		ends = append(ends, len(file))
+		last := refs[n-1]
+		base, pos, prev = last.Last+1, last.Pos+int64(last.Size), last.Link
+	}
+	return file, ends
+}
+
+// FuzzReadBlocks reads blocks with the marks of an index that was sound once, and with those that the bytes
+// themselves give. What it returns is one chain, and no larger than the bytes allow.
+func FuzzReadBlocks(f *testing.F) {
+	sound, ends := blocksOf()
+	var x Index
+	old, err := x.Marks(bytes.NewReader(sound), int64(len(sound)))
+	if err != nil || len(old) != len(ends) {
+		f.Fatalf("%d marks: %v", len(old), err)
+	}
+	f.Add(sound, uint8(0), uint8(3))
+	f.Add(sound, uint8(1), uint8(1))
+	f.Add(sound[:ends[1]], uint8(0), uint8(2))
+	f.Add(append(append([]byte(nil), sound[ends[0]:]...), sound...), uint8(0), uint8(4))
+	f.Fuzz(func(t *testing.T, b []byte, from, n uint8) {
+		for at := 0; at < len(b); { // or hardly anything would pass the checksums
+			h, err := ParseHead(b[at:])
+			if err != nil || h.Size < HeadBytes || h.Size > len(b)-at {
+				break
+			}
+			binary.BigEndian.PutUint32(b[at+8:], crc32.Checksum(b[at+12:at+h.Size], castagnoli))
+			at += h.Size
+		}
+		own, err := new(Index).Marks(bytes.NewReader(b), int64(len(b)))
+		if err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+		for _, marks := range [][]Mark{old, own} {
+			marks = marks[min(int(from), len(marks)):]
+			marks = marks[:min(int(n), len(marks))]
+			refs, _, err := ReadBlocks(bytes.NewReader(b), marks, nil)
+			if err != nil {
+				if !errors.Is(err, ErrCorrupt) {
+					t.Fatal(err)
+				}
+				continue
+			}
+			if len(refs) > len(b)/minRefBytes || len(marks) > 0 && (len(refs) < len(marks) || refs[0].Base != marks[0].First) {
+				t.Fatalf("%d batches of %d marks in %d bytes", len(refs), len(marks), len(b))
+			}
+			for i := 1; i < len(refs); i++ {
+				if refs[i].Base != refs[i-1].Last+1 || refs[i].Last < refs[i].Base {
+					t.Fatalf("%+v after %+v", refs[i], refs[i-1])
+				}
+			}
+		}
+	})
+}
+
 func BenchmarkDecodeBlock(b *testing.B) {
 	_, refs := chain(80, 0, 0, 0)
 	block := AppendBlock(nil, refs, 0)
