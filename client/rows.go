@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -24,14 +25,22 @@ type RowEncoder struct {
 	value   bytes.Buffer
 }
 
-// ParseSchema reads the schema that the API shows of a topic; nil if it has none.
+// ErrSchema is a schema that cannot be read.
+var ErrSchema = errors.New("client: malformed schema")
+
+// ParseSchema reads the schema that the API shows of a topic; nil if it has none. The error is an ErrSchema.
 func ParseSchema(raw json.RawMessage) (*plan.Topic, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil //nolint:nilnil // a topic without schema is no error
 	}
 	t := &plan.Topic{}
 	if err := json.Unmarshal(raw, t); err != nil {
-		return nil, fmt.Errorf("client: schema: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
+	}
+	for _, k := range t.Key {
+		if k < 0 || k >= len(t.Schema.Columns) {
+			return nil, fmt.Errorf("%w: the key has column %d of %d", ErrSchema, k, len(t.Schema.Columns))
+		}
 	}
 	if t.Format == plan.FormatRaw {
 		return nil, nil //nolint:nilnil // likewise

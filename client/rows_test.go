@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/headrace/headrace/dsl"
 	"github.com/headrace/headrace/dsl/plan"
+	"github.com/headrace/headrace/internal/scalar"
 )
 
 // declared compiles the declaration of a topic.
@@ -178,4 +180,53 @@ func TestSchemasTravelAsJSON(t *testing.T) {
 	if _, err := ParseSchema(json.RawMessage(`{`)); err == nil {
 		t.Error("half a schema is accepted")
 	}
+}
+
+// FuzzParseSchema: whatever a server answers, it is an error, no schema, or one that goes through JSON again
+// and encodes rows.
+func FuzzParseSchema(f *testing.F) {
+	topic, err := json.Marshal(plan.Topic{Name: "t", Format: plan.FormatJSON, Key: []int{0}, Schema: plan.Schema{
+		Columns: []plan.Column{{Name: "a", Input: "A", Type: scalar.TypeString}, {Name: "b", Input: "b", Type: scalar.TypeInt64}},
+	}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(topic)
+	for _, s := range []string{"", "null", "{", `{"Format":0}`, `{"Format":2,"Key":[7,-1]}`, `{"Format":1,"Schema":{"Columns":[{"Name":"a"}]}}`, `{"Format":200}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		s, err := ParseSchema(raw)
+		if err != nil && (s != nil || !errors.Is(err, ErrSchema)) {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		if s == nil {
+			return
+		}
+		var header, row []string
+		for _, c := range s.Schema.Columns {
+			header, row = append(header, c.Name), append(row, "1")
+		}
+		e, err := NewRowEncoder(s, header)
+		if err != nil {
+			var lacks *HeaderError
+			if !errors.As(err, &lacks) {
+				t.Fatal(err)
+			}
+			return
+		}
+		_, value := e.Encode(row)
+		JSONKey(s, value)
+		first, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := ParseSchema(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second, err := json.Marshal(back); err != nil || !bytes.Equal(first, second) {
+			t.Fatalf("%s became %s: %v", first, second, err)
+		}
+	})
 }
