@@ -171,8 +171,8 @@ func (p pebbleLogger) Fatalf(format string, args ...any) {
 	goruntime.Goexit()
 }
 
-// load reads the whole catalogue.
-func load(db *pebble.DB) (*Catalog, uint64, error) {
+// load reads the whole catalogue out of the rows.
+func load(db pebble.Reader) (*Catalog, uint64, error) {
 	c := newCatalog()
 	var term uint64
 	it, err := db.NewIter(nil)
