@@ -61,7 +61,7 @@ func (a *app) applyCmd() *cobra.Command {
 		Long: `Apply sends a module to the server and prints what changes: for each pipeline same (keeps its state),
 extend (new), rebuild (computed again) or break. A break is refused unless --allow-break is given.
 Applying the same text twice changes nothing.`,
-		Example: "  headrace apply examples/flights/flights.hr\n  headrace apply --dry-run pay.hr -p min=5",
+		Example: "  headrace apply examples/flights/flights.hr\n  headrace apply --dry-run examples/retail/retail.hr",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			base, text, err := a.readModule(args[0])
 			if err != nil {
@@ -245,7 +245,7 @@ func (a *app) fmtCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "fmt [FILE.hr...]", Short: "Format modules", Args: cobra.ArbitraryArgs,
 		Long:    "Fmt prints modules in their canonical form; without files it formats standard input.",
-		Example: "  headrace fmt -w pay.hr\n  headrace fmt --check examples/*/*.hr",
+		Example: "  headrace fmt -w examples/flights/flights.hr\n  headrace fmt --check examples/*/*.hr",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				args = []string{"-"}
