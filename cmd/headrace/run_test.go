@@ -186,3 +186,33 @@ func TestNumbersForPeople(t *testing.T) {
 		}
 	}
 }
+
+func TestProduceThatIsPartlyRefusedSaysHowMuch(t *testing.T) {
+	at := testServer(t)
+	if code := run(t.Context(), append([]string{"topic", "create", "small", "-c", "max.message.bytes=1024"}, at...), nil, io.Discard, io.Discard); code != 0 {
+		t.Fatalf("create: exit code %d", code)
+	}
+	in, typed := io.Pipe()
+	p := launch(in, append([]string{"produce", "small"}, at...)...)
+	c := launch(nil, append([]string{"consume", "small", "--follow"}, at...)...)
+	if _, err := io.WriteString(typed, "fits\n"); err != nil {
+		t.Fatal(err)
+	}
+	c.out.await(t, "fits\n") // acknowledged, or about to be
+	if _, err := io.WriteString(typed, strings.Repeat("x", 2000)+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := typed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-p.code; code != exitPartly {
+		t.Errorf("exit code %d, want %d", code, exitPartly)
+	}
+	if s := p.err.String(); !strings.Contains(s, "1 record acknowledged") || !strings.Contains(s, "E2005 1 of 2 records not acknowledged: MESSAGE_TOO_LARGE") {
+		t.Errorf("said %q", s)
+	}
+	c.interrupt(t)
+	if got := c.out.String(); got != "fits\n" {
+		t.Errorf("the topic holds %q", got)
+	}
+}
