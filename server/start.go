@@ -282,6 +282,10 @@ func (s *Server) close() error {
 		errs = append(errs, s.node.Close())
 	}
 	err := errors.Join(errs...)
-	s.log.Info("server.stopped", "err", err)
+	if err != nil {
+		s.log.Error("server.stopped", "err", err)
+	} else {
+		s.log.Info("server.stopped")
+	}
 	return err
 }

@@ -183,7 +183,8 @@ func (p *statusProbe) Write(b []byte) (int, error) {
 func (a *api) wrap(h func(nethttp.ResponseWriter, *nethttp.Request) error) nethttp.HandlerFunc {
 	return func(w nethttp.ResponseWriter, r *nethttp.Request) {
 		if err := h(w, r); err != nil {
-			if e := broker.AsError(err); e.Code == broker.Internal {
+			var compile *broker.CompileError // the writer's, not ours
+			if e := broker.AsError(err); e.Code == broker.Internal && !errors.As(err, &compile) {
 				a.log.Error("http.internal", "method", r.Method, "path", r.URL.Path, "err", err)
 			}
 			writeError(w, err)

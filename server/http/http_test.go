@@ -2,10 +2,12 @@ package http_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	nethttp "net/http"
 	"net/http/httptest"
 	"slices"
@@ -168,7 +170,8 @@ func (w *web) json(method, path, body string, want int) map[string]any {
 }
 
 func TestEveryErrorHasCodeMessageWhyAndFix(t *testing.T) {
-	w := start(t, nil)
+	var logged bytes.Buffer
+	w := start(t, func(o *http.Options) { o.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
 	big := strings.Repeat("x", 2<<20)
 	for _, c := range []struct {
 		method, path, body string
@@ -205,7 +208,11 @@ func TestEveryErrorHasCodeMessageWhyAndFix(t *testing.T) {
 			t.Errorf("%s %s: %v, want %s", c.method, c.path, m, c.code)
 		}
 	}
+	logged.Reset()
 	status, _, text := w.do("PUT", "/api/v1/modules/m", "where usr == 1")
+	if logged.Len() > 0 { // it is the writer's error, not the server's
+		t.Errorf("a text that does not compile is logged: %s", &logged)
+	}
 	var body struct{ Errors []plan.Diagnostic }
 	if err := json.Unmarshal([]byte(text), &body); status != 422 || err != nil || len(body.Errors) != 1 || body.Errors[0].Line != 3 {
 		t.Errorf("%d %s", status, text)
