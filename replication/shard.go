@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,7 +58,8 @@ type ShardOptions struct {
 	// MaxEntryBytes bounds one entry. 0: log.MaxEntryBytes.
 	MaxEntryBytes int
 
-	// A checkpoint is taken when CheckpointBytes were appended since the last one (0: 256 MiB), or after
+	// A checkpoint is taken when CheckpointBytes were appended since the last one (0: 256 MiB) or the log finds
+	// no space for another segment, or after
 	// CheckpointEvery if anything changed (0: 1 minute). Negative switches a rule off.
 	CheckpointBytes int64
 	CheckpointEvery time.Duration
@@ -123,6 +125,7 @@ const (
 	rpcTimeout         = 3 * time.Second
 	maxAppendEntries   = 8
 	keepEntries        = 64 // entries kept behind a checkpoint whatever their size
+	keepAlone          = 4  // and by a group of one member, which nobody follows
 	defaultTrailing    = 1 << 30
 	singleTrailing     = 16 << 20
 	singlePoisonAfter  = 30 * time.Second
@@ -409,11 +412,8 @@ func (s *Shard) appended(commands int, _ int) {
 	if s.core.appended(commands) {
 		s.wake()
 	}
-	if s.o.CheckpointBytes > 0 && s.log.Bytes()-s.checkpointBytes.Load() >= s.o.CheckpointBytes {
-		select {
-		case s.due <- struct{}{}:
-		default:
-		}
+	if s.log.Bytes()-s.checkpointBytes.Load() >= s.o.CheckpointBytes {
+		s.checkpointDue()
 	}
 }
 
@@ -446,7 +446,7 @@ func (s *Shard) pack() {
 
 // Propose implements Proposer.
 func (s *Shard) Propose(u *log.Unit, done func(Result)) error {
-	if err := s.room(u.Appends()); err != nil {
+	if err := s.room(u.Appends(), u.Size()); err != nil {
 		return err
 	}
 	pack, err := s.core.add(proposal{unit: u, done: done, size: u.Size()})
@@ -462,7 +462,7 @@ func (s *Shard) Propose(u *log.Unit, done func(Result)) error {
 // or when the log can make no more segments and has no more than one segment beyond what is in flight. What is
 // left serves the others (offsets, metadata, deletes, task opens, log starts), which are small and few, up to a
 // reserve for raft's own: votes and terms.
-func (s *Shard) room(appends bool) error {
+func (s *Shard) room(appends bool, size int) error {
 	if s.Err() != nil {
 		return nil // the core says why
 	}
@@ -480,23 +480,41 @@ func (s *Shard) room(appends bool) error {
 		return ErrBusy
 	}
 	left, full := s.wal.Room()
-	if full == nil || errors.Is(full, wal.ErrPoisoned) {
+	if left == math.MaxInt64 || errors.Is(full, wal.ErrPoisoned) {
 		return nil
 	}
 	reserve := s.o.WALSegmentBytes / 16
-	if appends {
+	if appends && full != nil {
 		reserve = s.o.WALSegmentBytes
 	}
 	waiting, inFlight := s.core.held()
-	if left < reserve+waiting+inFlight {
-		return &noRoomError{full}
+	switch {
+	case left >= reserve+waiting+inFlight+int64(size)+groupBytes:
+		return nil
+	case full == nil:
+		return ErrBusy // segments are being made; what is in flight fits those that are there
 	}
-	return nil
+	s.checkpointDue()
+	return &noRoomError{full}
+}
+
+// groupBytes is more than what one entry takes in the log besides its bytes.
+const groupBytes = 8 << 10
+
+// checkpointDue has the checkpointer look whether a checkpoint is due by bytes, or would give the log room.
+func (s *Shard) checkpointDue() {
+	if s.o.CheckpointBytes <= 0 {
+		return
+	}
+	select {
+	case s.due <- struct{}{}:
+	default:
+	}
 }
 
 // NoRoom returns why units with records or state are refused for want of room on the disk, an ErrNoRoom, or nil.
 func (s *Shard) NoRoom() error {
-	if err := s.room(true); errors.Is(err, ErrNoRoom) {
+	if err := s.room(true, 0); errors.Is(err, ErrNoRoom) {
 		return err
 	}
 	return nil

@@ -460,9 +460,10 @@ func TestAFullDiskRecoversWithoutARestart(t *testing.T) {
 		t.Errorf("leads %v in term %d, before %d; state %v", ok, at, term, s.State().NoRoom)
 	}
 	full.Store(false)
-	eventually(t, "units are taken again", func() bool { return do(line("again")).Outcome == Yes })
-	if n := len(l.all()); n != yes+1 || s.State().NoRoom != nil {
-		t.Errorf("%d lines, %d acknowledged, state %v", n, yes+1, s.State().NoRoom)
+	eventually(t, "units are taken again", func() bool { return do(line("again %s", text)).Outcome == Yes })
+	eventually(t, "there is room", func() bool { return s.State().NoRoom == nil })
+	if n := len(l.all()); n != yes+1 {
+		t.Errorf("%d lines, %d acknowledged", n, yes+1)
 	}
 	must(t, s.Close())
 }

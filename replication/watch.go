@@ -113,6 +113,7 @@ func (s *Shard) checkpoints() {
 		defer t.Stop()
 		every = t.C
 	}
+	var forRoom time.Time // of the last checkpoint that was to give the log room
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -123,8 +124,12 @@ func (s *Shard) checkpoints() {
 		case reply := <-s.asked:
 			reply <- s.checkpoint()
 		case <-s.due:
-			if s.log.Bytes()-s.checkpointBytes.Load() >= s.o.CheckpointBytes {
+			switch {
+			case s.log.Bytes()-s.checkpointBytes.Load() >= s.o.CheckpointBytes:
 				s.checkpointOrLog()
+			case s.o.Now().Sub(forRoom).Abs() >= checkpointForRoom && s.logIsShort():
+				s.checkpointOrLog()
+				forRoom = s.o.Now()
 			}
 		case <-every:
 			if applied, _ := s.machine.Applied(); applied > s.checkpointIndex.Load() {
@@ -140,18 +145,26 @@ func (s *Shard) checkpointOrLog() {
 	}
 }
 
+// checkpointForRoom is the pause between checkpoints that are to give the log room: on a full disk they may not.
+const checkpointForRoom = time.Second
+
+// logIsShort reports that the log finds no space for another segment.
+func (s *Shard) logIsShort() bool {
+	_, err := s.wal.Room()
+	return err != nil
+}
+
 // checkpoint has raft take a snapshot, which is the machine's checkpoint, and lets the log go behind it.
 func (s *Shard) checkpoint() error {
 	bytes := s.log.Bytes()
-	keep := s.o.TrailingBytes
-	if keep == 0 {
-		keep = defaultTrailing
-		if s.alone() {
-			keep = singleTrailing
-		}
+	keep, least := s.o.TrailingBytes, uint64(keepEntries)
+	if s.alone() {
+		least = keepAlone
+		def(&keep, singleTrailing)
 	}
+	def(&keep, defaultTrailing)
 	// All fields are replaced, so all are given.
-	if err := s.raft.ReloadConfig(s.reloadable(max(keepEntries, s.log.Trailing(keep)))); err != nil {
+	if err := s.raft.ReloadConfig(s.reloadable(max(least, s.log.Trailing(keep)))); err != nil {
 		return fmt.Errorf("replication: set trailing entries: %w", err)
 	}
 	err := s.raft.Snapshot().Error()
@@ -164,6 +177,13 @@ func (s *Shard) checkpoint() error {
 	s.checkpointBytes.Store(bytes)
 	if m, ok := s.snaps.Newest(); ok {
 		s.checkpointIndex.Store(m.Machine)
+	}
+	if !s.logIsShort() {
+		return nil
+	}
+	// What was released is taken back with the next entry; on a full disk there may be none before it is.
+	if err := s.wal.Release(); err != nil {
+		return fmt.Errorf("replication: release the log of shard %s: %w", s.o.Name, err)
 	}
 	return nil
 }

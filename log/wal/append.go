@@ -116,6 +116,22 @@ func (w *WAL) TruncateBack(index uint64) error {
 	return w.commit(nil)
 }
 
+// Release writes the record of TruncateFront now, in a group of its own, so that upkeep can take segments back although
+// nothing else is written. It does nothing when there is nothing to say.
+//
+// Errors: as Append.
+func (w *WAL) Release() error {
+	if err := w.begin(); err != nil {
+		return err
+	}
+	defer w.end()
+	w.startGroup()
+	if w.group.n == headerSize {
+		return nil
+	}
+	return w.commit(nil)
+}
+
 // Reset drops all entries and makes index the next one, synced: the log after a snapshot up to index-1.
 //
 // Errors: as Append.
@@ -323,6 +339,7 @@ func (w *WAL) rotate() error {
 	w.c.rotations.Add(1)
 	w.mu.Lock()
 	w.mu.ready = w.mu.ready[1:]
+	w.short.Store(w.mu.upkeepErr != nil || len(w.mu.ready) < w.o.ReadySegments)
 	w.mu.segments = append(w.mu.segments, s)
 	w.mu.settled, w.mu.pos = false, w.pos
 	w.mu.Unlock()

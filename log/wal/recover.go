@@ -48,6 +48,7 @@ func Open(o Options) (*WAL, Recovery, error) {
 	}
 	w.mu.state = newState()
 	w.mu.ring.limit = o.CacheBytes
+	w.short.Store(true)
 	w.mu.changed = make(chan struct{})
 	rec, err := w.open()
 	if err != nil {

@@ -101,7 +101,7 @@ func (w *WAL) Upkeep() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.upkeepErr = err
-	w.short.Store(err != nil)
+	w.short.Store(err != nil || len(w.mu.ready) < w.o.ReadySegments)
 	w.mu.upkeeps++
 	w.mu.upkeepAt = w.o.Now()
 	w.broadcast()

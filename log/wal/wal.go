@@ -59,7 +59,7 @@ type WAL struct {
 	poison       atomic.Pointer[error]
 	poisoned     chan struct{} // closed by Poison
 	writeStarted atomic.Int64  // Now+1 at the start of the write in flight; 0: none
-	short        atomic.Bool   // the last upkeep failed
+	short        atomic.Bool   // the last upkeep failed, or fewer than ReadySegments are ready
 
 	upkeepTurn chan struct{} // one token: upkeep in progress
 	poke       chan struct{}
@@ -155,10 +155,11 @@ func (w *WAL) Stable(key string) ([]byte, bool) {
 // retryNs is how long Room waits before it has a failed upkeep tried again.
 const retryNs = int64(100 * time.Millisecond)
 
-// Room returns how many bytes of groups the log can still take, at least, if no further segment can be made:
-// math.MaxInt64 while the last upkeep did all there was, else what is left of the segment in use and of those that are
-// ready, with an error that is ErrNoSegment and says what upkeep failed of, as a full disk. New work should be refused
-// in time, so that the rest serves what must go on. Room has the attempt repeated, so that it recovers by itself.
+// Room returns how many bytes of groups the log can still take, at least, if no further segment is made:
+// math.MaxInt64 while ReadySegments are ready, else what is left of the segment in use and of those that are. The error
+// is ErrNoSegment, and says what upkeep failed of, if its last attempt failed, as on a full disk; nil if segments are
+// being made. Room has a failed attempt repeated, so that it recovers by itself. Work that would not fit should be
+// refused, and on an error in time, so that the rest serves what must go on.
 //
 // It costs one atomic load while all is well.
 func (w *WAL) Room() (bytes int64, err error) {
@@ -170,6 +171,7 @@ func (w *WAL) Room() (bytes int64, err error) {
 	}
 	w.mu.Lock()
 	err, at := w.mu.upkeepErr, w.mu.upkeepAt
+	enough := len(w.mu.ready) >= w.o.ReadySegments
 	if n := len(w.mu.segments); n > 0 {
 		bytes = max(0, w.mu.segments[n-1].size-w.mu.pos)
 	}
@@ -177,8 +179,11 @@ func (w *WAL) Room() (bytes int64, err error) {
 		bytes += max(0, s.size-w.o.openRoom())
 	}
 	w.mu.Unlock()
-	if err == nil {
+	switch {
+	case err == nil && enough:
 		return math.MaxInt64, nil
+	case err == nil:
+		return bytes, nil
 	}
 	if w.o.Now()-at >= retryNs {
 		w.pokeUpkeep()
