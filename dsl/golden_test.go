@@ -222,7 +222,7 @@ func TestDiagnosticsAreComplete(t *testing.T) {
 				if !known[d.Code] {
 					t.Errorf("%s: %s has no entry in the table of codes", path, d.Code)
 				}
-				if d.Fix == "" || d.Message == "" || d.Line < 1 || d.Column < 1 || d.Length < 1 || d.File != "m.hr" {
+				if d.Fix == "" || d.Message == "" || d.Reason == "" || d.Reason == d.Message || d.Line < 1 || d.Column < 1 || d.Length < 1 || d.File != "m.hr" {
 					t.Errorf("%s: %s: incomplete: %+v", path, c.title, d)
 				}
 				if strings.HasSuffix(d.Message, ".") || strings.Contains(d.Message, "%!") || strings.Contains(d.Fix, "%!") {

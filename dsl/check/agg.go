@@ -197,16 +197,16 @@ func (w *walk) aggregateArg(call *plan.AggCall, arg typed, n ast.Node) bool {
 	t := arg.typ()
 	null := t.Nullable || call.Filter != nil
 	if t.Kind == scalar.KindNull {
-		w.err("E0118", n, "`%s(nil)` folds nothing", call.Func).fix("give it a column")
+		w.err("E0118", n, "`%s(nil)` folds nothing", call.Func).because("nil is skipped in every row").fix("give it a column")
 		return false
 	}
 	bad := func(want string) bool {
-		f := w.err("E0111", n, "the aggregate `%s` needs %s, this is %s", call.Func, want, TypeString(t))
+		f := w.err("E0111", n, "the aggregate `%s` needs %s, this is %s", call.Func, want, TypeString(t)).because("it works on the values themselves, and these are of another kind")
 		switch {
 		case t.Kind == scalar.KindString:
-			f.fix("cast it: `%s(int(%s))`", call.Func, w.text(n))
+			f.because("a text is not read as a number by itself").fix("cast it: `%s(int(%s))`", call.Func, w.text(n))
 		case t.Kind == scalar.KindBool:
-			f.fix("count the rows where it holds: `count() where %s`", w.text(n))
+			f.because("true and false are no numbers").fix("count the rows where it holds: `count() where %s`", w.text(n))
 		default:
 			f.fix("give it a number")
 		}
@@ -218,7 +218,7 @@ func (w *walk) aggregateArg(call *plan.AggCall, arg typed, n ast.Node) bool {
 	case "count", "count_distinct":
 		call.Type = scalar.TypeInt64
 		if call.Func == "count_distinct" && (t.Kind == scalar.KindMap || t.Kind == scalar.KindList || t.Kind == scalar.KindStruct) {
-			f := w.err("E0111", n, "`count_distinct` needs a single value, this is %s", TypeString(t))
+			f := w.err("E0111", n, "`count_distinct` needs a single value, this is %s", TypeString(t)).because("values with parts are not compared as a whole")
 			f.fix("count one of its parts")
 			return false
 		}
@@ -392,7 +392,7 @@ func (c *checker) freshName(name string, at span, names map[string]span) bool {
 		return false
 	}
 	if _, taken := names[name]; taken {
-		c.err("E0108", at, "there are two columns `%s`", name).fix("give one of them another name")
+		c.err("E0108", at, "there are two columns `%s`", name).because("later stages find a column by its name").fix("give one of them another name")
 		return false
 	}
 	names[name] = at

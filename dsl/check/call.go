@@ -118,7 +118,7 @@ func (w *walk) call(n ast.Node, name string, at span, nodes []ast.Node, s *scope
 	good := true
 	for i, a := range nodes {
 		if p, ok := a.(*ast.PredicateNode); ok {
-			w.err("E0133", p, "`%s` takes no closure", name).fix("pass a value")
+			w.err("E0133", p, "`%s` takes no closure", name).because("only list functions look at elements").fix("pass a value")
 			return failed
 		}
 		list[i] = w.check(a, s)
@@ -179,17 +179,21 @@ func (w *walk) adaptAll(list []typed) {
 }
 
 func (w *walk) unknownFunction(name string, at span, s *scope) {
-	f := w.c.err("E0105", at, "there is no function `%s`", name)
+	f := w.c.err("E0105", at, "there is no function `%s`", name).because("it is neither built in nor declared in this module")
 	if columnIndex(s.cols, name) >= 0 {
 		f.because("`%s` is a column", name).fix("an operator may be missing before the parenthesis")
 		return
 	}
-	if alt, ok := foreignFunctions[name]; ok {
-		f.fix("`%s`", alt)
-		return
+	alt, ok := foreignFunctions[name]
+	if !ok {
+		alt, ok = foreignFunctions[strings.ToLower(name)]
 	}
-	if alt, ok := foreignFunctions[strings.ToLower(name)]; ok {
-		f.fix("`%s`", alt)
+	if ok {
+		f.because("it is written otherwise here").fix("`%s`", alt)
+		// A function of one argument only changes its name.
+		if to, arg, _ := strings.Cut(alt, "("); (arg == "x)" || arg == "s)") && (s.agg != nil || scalar.Callable(to)) {
+			f.replace(at, to)
+		}
 		return
 	}
 	names := scalar.Names()
@@ -246,11 +250,9 @@ func (w *walk) resolveError(n ast.Node, name string, at span, nodes []ast.Node, 
 	if len(nodes) == 0 && len(list) > 0 {
 		f = w.c.err(code, at, "`%s` does not take %s", operatorWord(name), strings.Join(ts, ", "))
 	} else {
-		f = w.c.err(code, at, "`%s(%s)`: %s", name, strings.Join(ts, ", "), re.Reason)
+		f = w.c.err(code, at, "`%s(%s)` cannot be called like this", name, strings.Join(ts, ", "))
 	}
-	if len(nodes) == 0 && len(list) > 0 {
-		f.because("%s", re.Reason)
-	}
+	f.because("%s", re.Reason)
 	switch {
 	case re.Suggestion != "":
 		f.fix("%s", re.Suggestion)
@@ -290,7 +292,7 @@ func operatorWord(name string) string {
 // coalesceCall is `coalesce(a, b, ..)`: `a ?? b ?? ..`.
 func (w *walk) coalesceCall(n ast.Node, at span, nodes []ast.Node, s *scope) typed {
 	if len(nodes) == 0 {
-		w.c.err("E0111", at, "`coalesce` needs at least one argument").fix("`coalesce(a, b)`")
+		w.c.err("E0111", at, "`coalesce` needs at least one argument").because("it gives the first one that is not nil").fix("`coalesce(a, b)`")
 		return failed
 	}
 	list := make([]typed, len(nodes))
@@ -323,7 +325,7 @@ func (w *walk) closureCall(n ast.Node, name string, at span, nodes []ast.Node, s
 	}
 	t := list.typ()
 	if t.Kind != scalar.KindList || t.Elem == nil {
-		f := w.err("E0111", nodes[0], "`%s` works on a list, this is %s", name, TypeString(t))
+		f := w.err("E0111", nodes[0], "`%s` works on a list, this is %s", name, TypeString(t)).because("it looks at the elements one by one")
 		switch name {
 		case "filter":
 			f.fix("rows are filtered with `|> where`")
@@ -385,7 +387,7 @@ func (w *walk) closureCall(n ast.Node, name string, at span, nodes []ast.Node, s
 				fix("`(%s) ?? false`", w.text(nodes[1])).replace(w.c.nodeSpan(nodes[1]), "(("+w.text(nodes[1])+") ?? false)")
 			return failed
 		}
-		f := w.err("E0111", nodes[1], "`%s`: %s", name, reason)
+		f := w.err("E0111", nodes[1], "`%s` cannot use this closure", name).because("%s", reason)
 		if fix != "" {
 			f.fix("%s", fix)
 		} else {

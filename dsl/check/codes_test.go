@@ -46,6 +46,11 @@ func TestEveryCodeExplainsItselfAndItsExampleGivesIt(t *testing.T) {
 			continue
 		}
 		_, list := diagnose(t, c.Example, check.Options{Name: "m"})
+		for _, d := range list {
+			if d.Reason == "" {
+				t.Errorf("the example of %s: %s has no reason: %s", c.Code, d.Code, d.Message)
+			}
+		}
 		if !has(list, c.Code) {
 			var got []string
 			for _, d := range list {

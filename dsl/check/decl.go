@@ -55,7 +55,7 @@ func (c *checker) constantOf(x *syntax.Expr, what string) *constant {
 		return nil
 	}
 	if t.typ().Kind == scalar.KindNull {
-		c.err("E0118", exprSpan(x), "nil alone has no type").fix("give it a value")
+		c.err("E0118", exprSpan(x), "nil alone has no type").because("nil may stand for a value of any type").fix("give it a value")
 		return nil
 	}
 	return &constant{expr: t.e, lit: t.lit}
@@ -172,7 +172,7 @@ func (c *checker) resolveFunc(s *symbol) {
 		col, good := c.column(&p.Type)
 		ok = ok && good
 		if seen[p.Name.Text] {
-			c.err("E0108", c.nameSpan(p.Name), "`%s` has two parameters `%s`", s.name, p.Name.Text).fix("rename one of them")
+			c.err("E0108", c.nameSpan(p.Name), "`%s` has two parameters `%s`", s.name, p.Name.Text).because("the body could not tell them apart").fix("rename one of them")
 			ok = false
 		}
 		seen[p.Name.Text] = true

@@ -137,6 +137,14 @@ func (f *finding) replace(at span, text string) *finding {
 	return f
 }
 
+// replaceDuration edits a duration that is written out; what a const holds may stand in other places too.
+func (f *finding) replaceDuration(d *syntax.Duration, text string) *finding {
+	if d.Const != "" {
+		return f
+	}
+	return f.replace(span{int(d.Pos), int(d.Pos) + len(d.Text)}, text)
+}
+
 func (c *checker) nameSpan(n syntax.Name) span {
 	start := int(n.Pos)
 	if n.Quoted {

@@ -225,15 +225,15 @@ func (w *walk) check(n ast.Node, s *scope) typed {
 	case *ast.MapNode:
 		return w.mapLiteral(n, s)
 	case *ast.PredicateNode:
-		w.err("E0133", n, "a closure stands only in a list function").
+		w.err("E0133", n, "a closure stands only in a list function").because("it is applied to the elements of a list").
 			fix("use it inside filter, map, any, all, none, one, find, count, sum or reduce")
 		return failed
 	case *ast.SequenceNode:
-		w.err("E0033", n, "`;` gives the last of several values, and the language has no such sequence").
+		w.err("E0033", n, "`;` gives the last of several values, and the language has no such sequence").because("an expression has one value").
 			fix("keep only the last part")
 		return failed
 	}
-	w.err("E0136", n, "this form of expression has no meaning here").fix("write it with operators and functions")
+	w.err("E0136", n, "this form of expression has no meaning here").because("the language has no such form").fix("write it with operators and functions")
 	return failed
 }
 

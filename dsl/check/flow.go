@@ -308,7 +308,7 @@ func (c *checker) clauses(st *syntax.Stage, takes ...string) map[string]*syntax.
 			}
 			x.fix("leave it out").replace(c.clauseSpan(cl), "")
 		case out[cl.Word] != nil:
-			c.err("E0403", at, "`%s` is given twice", cl.Word).fix("keep one of them").replace(c.clauseSpan(cl), "")
+			c.err("E0403", at, "`%s` is given twice", cl.Word).because("it is not clear which one holds").fix("keep one of them").replace(c.clauseSpan(cl), "")
 		default:
 			out[cl.Word] = cl
 		}

@@ -50,7 +50,7 @@ func (w *walk) member(n *ast.MemberNode, s *scope) typed {
 	}
 	p, ok := n.Property.(*ast.StringNode)
 	if !ok {
-		w.err("E0132", n, "a field is named by a word").fix("write `a.b`")
+		w.err("E0132", n, "a field is named by a word").because("fields are known before the rows are").fix("write `a.b`")
 		return failed
 	}
 	return w.field(n, base, p, s)
@@ -96,7 +96,7 @@ func (w *walk) metadata(n *ast.MemberNode, s *scope) typed {
 	}
 	row, ok := metaColumns[p.Value]
 	if !ok {
-		f := w.c.err("E0121", w.c.ownSpan(p), "there is no metadata column `record.%s`", p.Value)
+		f := w.c.err("E0121", w.c.ownSpan(p), "there is no metadata column `record.%s`", p.Value).because("`record` holds what the log knows of a row, and no fields of its value")
 		if m := w.c.nearest(p.Value, metaNames); m != "" {
 			f.replace(w.c.ownSpan(p), m)
 		} else {
@@ -223,14 +223,14 @@ func (w *walk) index(n *ast.MemberNode, base, idx typed) typed {
 	case scalar.KindList, scalar.KindMap:
 	case scalar.KindStruct:
 		if idx.e.Op == plan.ExprConst && idx.typ().Kind == scalar.KindString {
-			w.err("E0132", n, "a field of a struct is named by a word").
+			w.err("E0132", n, "a field of a struct is named by a word").because("each field has a type of its own, known before the rows are").
 				replace(span{w.c.outerSpan(n.Node).end, w.c.nodeSpan(n).end}, "."+idx.e.Value.S)
 			return failed
 		}
 		w.err("E0132", n, "a struct has no elements").because("its fields have different types").fix("name a field: `a.b`")
 		return failed
 	default:
-		f := w.err("E0132", n, "%s has no elements", TypeString(t))
+		f := w.err("E0132", n, "%s has no elements", TypeString(t)).because("brackets take an element out of a list or a map")
 		if t.Kind == scalar.KindString {
 			f.fix("`substr(%s, %s, 1)`", w.text(n.Node), w.text(n.Property))
 		} else {
@@ -275,7 +275,7 @@ func (w *walk) list(n *ast.ArrayNode, s *scope) typed {
 		return failed
 	}
 	if len(elems) == 0 {
-		w.err("E0118", n, "an empty list has no element type").fix("leave it out")
+		w.err("E0118", n, "an empty list has no element type").because("the type of a list comes from its elements").fix("leave it out")
 		return failed
 	}
 	vals := make([]scalar.Value, len(elems))
@@ -344,7 +344,7 @@ func (w *walk) mapLiteral(n *ast.MapNode, s *scope) typed {
 		keys, values = append(keys, pair.Key), append(values, pair.Value)
 	}
 	if len(keys) == 0 {
-		w.err("E0118", n, "an empty map has no type").fix("leave it out")
+		w.err("E0118", n, "an empty map has no type").because("the type of a map comes from its values").fix("leave it out")
 		return failed
 	}
 	var ks []typed
@@ -421,11 +421,11 @@ func (w *walk) in(n *ast.BinaryNode, name string, s *scope) typed {
 		return failed
 	}
 	if l.typ().Kind == scalar.KindNull {
-		w.err("E0118", n, "nil is in no list").fix("test with `== nil`")
+		w.err("E0118", n, "nil is in no list").because("nil is equal to nothing, not even to nil").fix("test with `== nil`")
 		return failed
 	}
 	if k := r.typ().Kind; k != scalar.KindList && k != scalar.KindMap {
-		f := w.err("E0110", n.Right, "`in` needs a list or a map on its right, this is %s", TypeString(r.typ()))
+		f := w.err("E0110", n.Right, "`in` needs a list or a map on its right, this is %s", TypeString(r.typ())).because("it looks for a value among several")
 		switch k {
 		case scalar.KindString:
 			f.replace(w.c.nodeSpan(n), w.text(n.Right)+" contains "+w.text(n.Left))
@@ -460,7 +460,7 @@ func (w *walk) inList(n *ast.BinaryNode, name string, arr *ast.ArrayNode, s *sco
 		return typed{e: w.constant(n, scalar.TypeBool, scalar.Bool(name == "not_in"))}
 	}
 	if l.typ().Kind == scalar.KindNull {
-		w.err("E0118", n, "nil is in no list").fix("test with `== nil`")
+		w.err("E0118", n, "nil is in no list").because("nil is equal to nothing, not even to nil").fix("test with `== nil`")
 		return failed
 	}
 	if constant {
@@ -523,7 +523,7 @@ func (w *walk) inList(n *ast.BinaryNode, name string, arr *ast.ArrayNode, s *sco
 // pointer is `#` and the dot of `.field` in a closure.
 func (w *walk) pointer(n *ast.PointerNode, s *scope) typed {
 	if s.elems == nil {
-		w.err("E0133", n, "`#` is the element of a list function, and there is none around it").
+		w.err("E0133", n, "`#` is the element of a list function, and there is none around it").because("it means nothing outside a closure").
 			fix("for example `any(items, # > 1)`")
 		return failed
 	}
@@ -536,9 +536,9 @@ func (w *walk) pointer(n *ast.PointerNode, s *scope) typed {
 		if s.elems.acc != nil {
 			return typed{e: &plan.Expr{Op: plan.ExprElem, Type: *s.elems.acc, Field: plan.ElemAcc, Pos: w.pos(n)}}
 		}
-		w.err("E0133", n, "`#acc` stands only in `reduce`").fix("use `reduce(list, #acc + #, 0)`")
+		w.err("E0133", n, "`#acc` stands only in `reduce`").because("no other function carries a value from element to element").fix("use `reduce(list, #acc + #, 0)`")
 		return failed
 	}
-	w.err("E0133", n, "there is no `#%s`", n.Name).fix("`#` is the element, `#index` its number, `#acc` the value so far in reduce")
+	w.err("E0133", n, "there is no `#%s`", n.Name).because("a closure has only the names that its function gives it").fix("`#` is the element, `#index` its number, `#acc` the value so far in reduce")
 	return failed
 }

@@ -70,8 +70,9 @@ func (w *walk) logic(n *ast.BinaryNode, s *scope) typed {
 		n ast.Node
 	}{{l, n.Left}, {r, n.Right}} {
 		if k := x.t.typ().Kind; k != scalar.KindBool && k != scalar.KindNull {
-			w.err("E0113", x.n, "`%s` needs bools, this is %s", n.Operator, TypeString(x.t.typ())).
+			f := w.err("E0113", x.n, "`%s` needs bools, this is %s", n.Operator, TypeString(x.t.typ())).
 				because("a condition is true or false").fix("%s", boolFix(x.t, w.text(x.n)))
+			w.compareWithZero(f, x.n, x.t.typ())
 			if n.Operator == "||" && l.typ().Kind == scalar.KindString {
 				at := w.c.nodeSpan(n)
 				text := w.c.src.slice(w.c.outerSpan(n.Left)) + " + " + w.c.src.slice(w.c.outerSpan(n.Right))
@@ -107,6 +108,14 @@ func boolFix(t typed, text string) string {
 		return "`" + text + " != nil`"
 	}
 	return "compare it with something"
+}
+
+// compareWithZero makes a column that is a number a condition; larger expressions would need parentheses, and
+// null a decision.
+func (w *walk) compareWithZero(f *finding, n ast.Node, t scalar.Type) {
+	if id, ok := n.(*ast.IdentifierNode); ok && t.Kind.Numeric() && !t.Nullable {
+		f.replace(w.c.nodeSpan(n), id.Value+" != 0")
+	}
 }
 
 // implied gives the paths that are not null when n is outcome.
@@ -245,8 +254,9 @@ func (w *walk) condition(n ast.Node, t typed, what string, s *scope) bool {
 	typ := t.typ()
 	switch {
 	case typ.Kind != scalar.KindBool:
-		w.err("E0113", n, "%s needs a bool, this is %s", what, TypeString(typ)).
+		f := w.err("E0113", n, "%s needs a bool, this is %s", what, TypeString(typ)).
 			because("a condition is true or false").fix("%s", boolFix(t, w.text(n)))
+		w.compareWithZero(f, n, typ)
 		return false
 	case typ.Nullable:
 		w.nullableCondition(n, what, s)

@@ -123,7 +123,7 @@ func (w *walk) binary(n *ast.BinaryNode, s *scope) typed {
 	}
 	name, ok := binaryOps[n.Operator]
 	if !ok {
-		w.err("E0136", n, "there is no operator `%s`", n.Operator).fix("see the list of operators")
+		w.err("E0136", n, "there is no operator `%s`", n.Operator).because("the language has operators of its own").fix("see the list of operators")
 		return failed
 	}
 	if l.typ().Kind == scalar.KindNull || r.typ().Kind == scalar.KindNull {

@@ -157,7 +157,7 @@ func (c *checker) set(f *flow, st *syntax.Stage) {
 		a := &st.Assigns[i]
 		name := a.Name.Text
 		if seen[name] {
-			c.err("E0108", c.nameSpan(a.Name), "`%s` is set twice", name).fix("keep one of them, or use a second `set`")
+			c.err("E0108", c.nameSpan(a.Name), "`%s` is set twice", name).because("all of a `set` happens at once, so neither would be last").fix("keep one of them, or use a second `set`")
 			good = false
 			continue
 		}
@@ -245,7 +245,7 @@ func (c *checker) itemSpan(it *syntax.Item) span {
 // namedItem checks `[name =] EXPR`; without a name it takes that of the column or field.
 func (c *checker) namedItem(it *syntax.Item, s *scope, what string) (plan.NamedExpr, bool) {
 	if it.Star || it.Of != nil {
-		c.err("E0434", c.itemSpan(it), "%s takes columns one by one", what).fix("name the columns")
+		c.err("E0434", c.itemSpan(it), "%s takes columns one by one", what).because("a later change of the input must not change what is meant").fix("name the columns")
 		return plan.NamedExpr{}, false
 	}
 	e := c.expression(it.Value, s)
@@ -284,7 +284,7 @@ func (c *checker) selectStage(f *flow, st *syntax.Stage) {
 	good := true
 	add := func(n plan.NamedExpr, at span) {
 		if seen[n.Name] {
-			x := c.err("E0108", at, "there are two columns `%s`", n.Name)
+			x := c.err("E0108", at, "there are two columns `%s`", n.Name).because("later stages find a column by its name")
 			x.fix("give one of them another name: `%s_2 = ..`", n.Name)
 			good = false
 			return
@@ -439,7 +439,7 @@ func (c *checker) rename(f *flow, st *syntax.Stage) {
 		}
 		if n > 1 && !seen[r[0].Text] {
 			seen[r[0].Text] = true
-			c.err("E0108", c.nameSpan(r[0]), "there would be two columns `%s`", r[0].Text).fix("drop the other first, or choose another name")
+			c.err("E0108", c.nameSpan(r[0]), "there would be two columns `%s`", r[0].Text).because("later stages find a column by its name").fix("drop the other first, or choose another name")
 			good = false
 		}
 	}
@@ -514,7 +514,7 @@ func (c *checker) keyStage(f *flow, st *syntax.Stage) {
 			continue
 		}
 		if slices.Contains(key, e.Column) {
-			c.err("E0108", at, "`%s` is twice in the key", c.src.slice(at)).fix("name it once")
+			c.err("E0108", at, "`%s` is twice in the key", c.src.slice(at)).because("the second one would tell no rows apart").fix("name it once")
 			f.unknown = true
 			continue
 		}

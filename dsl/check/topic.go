@@ -1,8 +1,10 @@
 package check
 
 import (
+	"cmp"
 	"regexp"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/headrace/headrace/dsl/plan"
@@ -101,7 +103,8 @@ func (c *checker) checkOptions(list []syntax.Option, kind sink, name string, tab
 		case "retain":
 			if d, ok := c.durationValue(opt.Duration); ok {
 				if d <= 0 {
-					c.err("E0404", at, "`retain` needs a duration above zero").fix("`retain 7d`")
+					c.err("E0404", at, "`retain` needs a duration above zero").because("rows that are kept for no time could not be read").fix("`retain 7d`").
+						replaceDuration(opt.Duration, "7d")
 				}
 				o.retain = time.Duration(d)
 			}
@@ -109,7 +112,7 @@ func (c *checker) checkOptions(list []syntax.Option, kind sink, name string, tab
 			if opt.Int != nil {
 				if n, ok := c.intValue(opt.Int, at); ok {
 					if n < 1 || n > maxPartitions {
-						c.err("E0404", span{int(opt.Int.Pos), int(opt.End)}, "a topic has 1 to %d partitions, not %d", maxPartitions, n).
+						c.err("E0404", span{int(opt.Int.Pos), int(opt.End)}, "a topic has 1 to %d partitions, not %d", maxPartitions, n).because("each partition costs files and memory, and rows need at least one").
 							replace(span{int(opt.Int.Pos), int(opt.End)}, itoa(int(min(max(n, 1), maxPartitions))))
 					} else {
 						o.partitions = int(n)
@@ -175,7 +178,7 @@ func (c *checker) format(opt *syntax.Option, at span) plan.Format {
 	n := opt.Names[0]
 	ns := c.nameSpan(n)
 	if opt.String != "" && (n.Text == "json" || n.Text == "csv") {
-		c.err("E0411", ns, "format `%s` takes no argument", n.Text).replace(span{ns.start, int(opt.End)}, n.Text)
+		c.err("E0411", ns, "format `%s` takes no argument", n.Text).because("it is read in one way only").replace(span{ns.start, int(opt.End)}, n.Text)
 	}
 	switch n.Text {
 	case "json":
@@ -232,7 +235,7 @@ func (c *checker) sideTarget(n syntax.Name) string {
 					because("two statements cannot write one topic").
 					fix("send these rows to a topic of their own, such as `%s_side`", n.Text)
 			default:
-				c.err("E0101", at, "`%s` is a %s, not a topic that rows can be sent to", n.Text, s.kind).
+				c.err("E0101", at, "`%s` is a %s, not a topic that rows can be sent to", n.Text, s.kind).because("only topics store rows").
 					fix("name a topic; one that is not declared is created")
 			}
 			return ""
@@ -415,7 +418,7 @@ func (c *checker) keyColumns(names []syntax.Name, cols []plan.Column) []int {
 		}
 		for _, k := range key {
 			if k == i {
-				c.err("E0108", at, "`%s` is in the key twice", n.Text).fix("name it once")
+				c.err("E0108", at, "`%s` is in the key twice", n.Text).because("the second one would tell no rows apart").fix("name it once")
 				return key
 			}
 		}
@@ -484,8 +487,8 @@ func (c *checker) timeOption(opt *syntax.Option, t *plan.Topic) {
 			continue
 		}
 		if n < 0 || n == 0 && sp.Word != "lag" && sp.Word != "delay" {
-			c.err("E0404", at, "`%s` needs a duration above zero", sp.Word).
-				fix("`%s 30s`", sp.Word)
+			c.err("E0404", at, "`%s` needs a duration above zero", sp.Word).because("a wait of no length never takes effect").
+				fix("`%s 30s`", sp.Word).replaceDuration(&sp.Duration, "30s")
 			continue
 		}
 		switch sp.Word {
@@ -504,9 +507,16 @@ func (c *checker) timeOption(opt *syntax.Option, t *plan.Topic) {
 	}
 	if opt.TimeAppend {
 		if seen["lag"] && spec.Lag > 0 {
-			c.err("E0408", c.wordSpan(opt.Pos), "`time append` has no lag").
+			f := c.err("E0408", c.wordSpan(opt.Pos), "`time append` has no lag").
 				because("append times never go back within a partition").
 				fix("leave `lag` out")
+			for i := range opt.Spans {
+				if sp := &opt.Spans[i]; sp.Word == "lag" {
+					end := int(sp.Duration.Pos) + len(cmp.Or(sp.Duration.Const, sp.Duration.Text))
+					start := len(strings.TrimRight(c.src.text[:int(sp.Pos)], " \t"))
+					f.replace(span{start, end}, "")
+				}
+			}
 		}
 		return
 	}
@@ -519,7 +529,7 @@ func (c *checker) timeOption(opt *syntax.Option, t *plan.Topic) {
 	}
 	at := exprSpan(opt.TimeExpr)
 	if e.Type.Kind != scalar.KindTime {
-		f := c.err("E0407", at, "`time` needs a time, `%s` is %s", c.src.slice(at), TypeString(e.Type))
+		f := c.err("E0407", at, "`time` needs a time, `%s` is %s", c.src.slice(at), TypeString(e.Type)).because("windows and lags are measured in event time")
 		switch {
 		case e.Type.Kind.Integer():
 			f.because("a number does not say its unit").fix("declare the column as `time(\"ms\")`, or use `time (from_epoch(%s, \"ms\"))`", c.src.slice(at))

@@ -87,7 +87,7 @@ func (c *checker) column(t *syntax.TypeExpr) (plan.Column, bool) {
 			e, ok2 := c.column(&t.Elems[1])
 			ok = ok1 && ok2
 			if ok1 && (k.Type.Kind != scalar.KindString || k.Type.Nullable) {
-				c.err("E0131", at, "the keys of a map column are strings, not %s", TypeString(k.Type)).
+				c.err("E0131", at, "the keys of a map column are strings, not %s", TypeString(k.Type)).because("JSON objects have no other keys").
 					fix("`map<string, %s>`", TypeString(e.Type))
 				ok = false
 			}
@@ -101,7 +101,7 @@ func (c *checker) column(t *syntax.TypeExpr) (plan.Column, bool) {
 		switch {
 		case simple:
 			if len(t.Ints)+len(t.Strings)+len(t.Elems) > 0 {
-				c.err("E0131", at, "type `%s` takes no arguments", t.Name).
+				c.err("E0131", at, "type `%s` takes no arguments", t.Name).because("it has one form only").
 					replace(at, t.Name+question(t.Nullable))
 				return col, false
 			}
@@ -113,7 +113,7 @@ func (c *checker) column(t *syntax.TypeExpr) (plan.Column, bool) {
 			}
 			col = *named.typ
 		default:
-			f := c.err("E0106", at, "there is no type `%s`", t.Name)
+			f := c.err("E0106", at, "there is no type `%s`", t.Name).because("it is neither built in nor declared in this module")
 			if a, is := typeAliases[strings.ToLower(t.Name)]; is {
 				f.replace(at, a+question(t.Nullable))
 			} else if n := c.nearest(t.Name, c.typeNames()); n != "" {
@@ -174,7 +174,7 @@ func (c *checker) typeArgs(t *syntax.TypeExpr, at span, n int) bool {
 	if n == 2 {
 		want = "map<string, T>"
 	}
-	c.err("E0131", at, "`%s` needs its element type", t.Name).fix("write `%s`", want)
+	c.err("E0131", at, "`%s` needs its element type", t.Name).because("every element has the same type, known before the rows are").fix("write `%s`", want)
 	return false
 }
 
@@ -188,7 +188,7 @@ var timeUnits = map[string]string{
 // timeSpelling reads time("ms") or time("yyyy-MM-dd HH:mm:ss", "Asia/Shanghai").
 func (c *checker) timeSpelling(t *syntax.TypeExpr, at span, col *plan.Column) bool {
 	if len(t.Ints)+len(t.Elems) > 0 || len(t.Strings) > 2 {
-		f := c.err("E0131", at, "`time` takes a unit or a layout, then a zone")
+		f := c.err("E0131", at, "`time` takes a unit or a layout, then a zone").because("they say how the text or number of the input is read")
 		if len(t.Ints) == 1 && len(t.Elems)+len(t.Strings) == 0 && timeUnits[t.Ints[0].Const] != "" {
 			f.replace(at, `time("`+timeUnits[t.Ints[0].Const]+`")`+question(t.Nullable))
 			return false
@@ -203,7 +203,7 @@ func (c *checker) timeSpelling(t *syntax.TypeExpr, at span, col *plan.Column) bo
 	switch col.TimeLayout {
 	case "s", "ms", "us", "ns":
 		if len(t.Strings) == 2 {
-			c.err("E0131", at, "a number of %s since 1970 has no zone", col.TimeLayout).
+			c.err("E0131", at, "a number of %s since 1970 has no zone", col.TimeLayout).because("it means the same moment everywhere").
 				replace(at, `time("`+col.TimeLayout+`")`+question(t.Nullable))
 			return false
 		}
@@ -225,7 +225,7 @@ func (c *checker) timeSpelling(t *syntax.TypeExpr, at span, col *plan.Column) bo
 	if len(t.Strings) == 2 {
 		col.TimeZone = t.Strings[1]
 		if !zoneKnown(col.TimeZone) {
-			c.err("E0131", at, "there is no time zone %q", col.TimeZone).
+			c.err("E0131", at, "there is no time zone %q", col.TimeZone).because("zones are those of the IANA database").
 				fix(`use a name of the IANA database, such as "Europe/Berlin", or "UTC"`)
 			return false
 		}
@@ -253,7 +253,7 @@ func (c *checker) fields(list []syntax.FieldDecl) ([]plan.Column, bool) {
 	for i := range list {
 		f := &list[i]
 		if seen[f.Name.Text] {
-			c.err("E0108", c.nameSpan(f.Name), "there are two columns `%s`", f.Name.Text).
+			c.err("E0108", c.nameSpan(f.Name), "there are two columns `%s`", f.Name.Text).because("later stages find a column by its name").
 				fix("give one of them another name; a different name in the input is written `%s_2: T as \"%s\"`", f.Name.Text, f.Name.Text)
 			ok = false
 			continue
@@ -266,7 +266,7 @@ func (c *checker) fields(list []syntax.FieldDecl) ([]plan.Column, bool) {
 			col.Input = f.Input
 		}
 		if inputs[col.Input] {
-			c.err("E0108", c.nameSpan(f.Name), "two columns read the input field %q", col.Input).
+			c.err("E0108", c.nameSpan(f.Name), "two columns read the input field %q", col.Input).because("an input field is read into one column").
 				fix("read it once and copy it with `set`")
 			ok = false
 		}
@@ -304,7 +304,7 @@ func (c *checker) intValue(n *syntax.Int, at span) (int64, bool) {
 		return 0, false
 	}
 	if !k.expr.Type.Kind.Integer() || k.expr.Type.Nullable {
-		c.err("E0130", span{int(n.Pos), int(n.Pos) + len(n.Const)}, "`%s` is %s, a whole number belongs here", n.Const, TypeString(k.expr.Type)).
+		c.err("E0130", span{int(n.Pos), int(n.Pos) + len(n.Const)}, "`%s` is %s, a whole number belongs here", n.Const, TypeString(k.expr.Type)).because("a const stands for its value, of its type").
 			fix("write a number, or a const that holds one")
 		return 0, false
 	}
@@ -325,7 +325,7 @@ func (c *checker) durationValue(d *syntax.Duration) (int64, bool) {
 		return 0, false
 	}
 	if k.expr.Type.Kind != scalar.KindDuration || k.expr.Type.Nullable {
-		c.err("E0130", at, "`%s` is %s, a duration belongs here", d.Const, TypeString(k.expr.Type)).
+		c.err("E0130", at, "`%s` is %s, a duration belongs here", d.Const, TypeString(k.expr.Type)).because("a const stands for its value, of its type").
 			fix("write a duration such as `10s`, or a const that holds one")
 		return 0, false
 	}
@@ -336,7 +336,7 @@ func (c *checker) durationValue(d *syntax.Duration) (int64, bool) {
 func (c *checker) constNamed(name string, at span) *constant {
 	s := c.symbols[name]
 	if s == nil || s.kind != symConst && s.kind != symParam {
-		f := c.err("E0107", at, "there is no const `%s`", name)
+		f := c.err("E0107", at, "there is no const `%s`", name).because("a word in this place is the name of a const or param")
 		if s != nil {
 			f.because("`%s` is a %s", name, s.kind)
 		}

@@ -31,16 +31,16 @@ func habit(e *Error, text string) bool {
 		name := lastWord(trimmed[:len(trimmed)-1])
 		at := len(trimmed)
 		if name != "count" {
-			e.Code, e.Message, e.Reason, e.Fix = CodeOperand, fmt.Sprintf("`%s` takes one value of a row, not all of them", name), "", fmt.Sprintf("`%s(x)`", name)
+			e.Code, e.Message, e.Reason, e.Fix = CodeOperand, fmt.Sprintf("`%s` takes one value of a row, not all of them", name), "only `count` needs no value", fmt.Sprintf("`%s(x)`", name)
 			return true
 		}
-		return set(CodeOperand, fmt.Sprintf("`%s(*)` is written `%s()`", name, name), "", fmt.Sprintf("`%s()`", name), at, at+strings.IndexByte(text[at:], ')'), "")
+		return set(CodeOperand, fmt.Sprintf("`%s(*)` is written `%s()`", name, name), "it counts rows and looks at no column", fmt.Sprintf("`%s()`", name), at, at+strings.IndexByte(text[at:], ')'), "")
 	case open >= 0 && strings.EqualFold(strings.TrimSpace(inner), "distinct") && strings.HasPrefix(plainWord.FindString(rest), word) && isWord([]rune(word + " ")[0]):
 		name := lastWord(text[:open])
 		if name == "count" {
-			return set(CodeOperands, "distinct values are counted by `count_distinct`", "", "`count_distinct(..)`", open-len(name), len(before), "count_distinct(")
+			return set(CodeOperands, "distinct values are counted by `count_distinct`", "arguments are values and take no words before them", "`count_distinct(..)`", open-len(name), len(before), "count_distinct(")
 		}
-		e.Code, e.Message, e.Reason, e.Fix = CodeOperands, fmt.Sprintf("`%s` takes no `distinct`", name), "", "`count_distinct(x)` counts distinct values"
+		e.Code, e.Message, e.Reason, e.Fix = CodeOperands, fmt.Sprintf("`%s` takes no `distinct`", name), "arguments are values and take no words before them", "`count_distinct(x)` counts distinct values"
 		return true
 	case word == "as" && open >= 0 && castEnd.MatchString(rest):
 		m := castEnd.FindStringSubmatch(rest)
@@ -50,7 +50,7 @@ func habit(e *Error, text string) bool {
 				f = "try_" + f
 			}
 			x := strings.TrimSpace(inner)
-			return set(CodeOperands, "a cast is a function with the name of its type", "", fmt.Sprintf("`%s(%s)`", f, x), open-len(name), len(before)+len(m[0]), f+"("+x+")")
+			return set(CodeOperands, "a cast is a function with the name of its type", "so it takes one value and no `as`", fmt.Sprintf("`%s(%s)`", f, x), open-len(name), len(before)+len(m[0]), f+"("+x+")")
 		}
 	case word == "," && open >= 0 && !callParen(text[:open]):
 		end := closeParen(text, open)

@@ -303,9 +303,9 @@ func translate(err error, text string, ctx Context) *Error {
 		e.Message, e.Reason = "this cannot be the key of a map", "a key is a name, a string, a number, or an expression in parentheses"
 		e.Fix = "put parentheses around it"
 	case strings.Contains(msg, "expected name"):
-		e.Message, e.Reason = "a field name must follow the dot", ""
+		e.Message, e.Reason = "a field name must follow the dot", "fields are known before the rows are"
 	case strings.Contains(msg, "wrap predicate"):
-		e.Code, e.Message, e.Reason = CodeStatement, "`;` gives the last of several values, and the language has no such sequence", ""
+		e.Code, e.Message, e.Reason = CodeStatement, "`;` gives the last of several values, and the language has no such sequence", "an expression has one value"
 	}
 	if e.To <= e.From {
 		e.To = e.From + 1
@@ -328,7 +328,7 @@ func unexpected(e *Error, text string) {
 	runes := []rune(text)
 	from, to := min(e.From, len(runes)), min(e.To, len(runes))
 	word := string(runes[from:to])
-	e.Message, e.Reason = fmt.Sprintf("`%s` cannot stand here", word), ""
+	e.Message, e.Reason = fmt.Sprintf("`%s` cannot stand here", word), "it fits neither before nor after what stands beside it"
 	before := strings.TrimRight(string(runes[:from]), " \t\r\n")
 	prev := lastWord(before)
 	r, _ := utf8.DecodeRuneInString(word)
@@ -346,7 +346,7 @@ func unexpected(e *Error, text string) {
 		e.Code, e.Message = CodeOperand, fmt.Sprintf("something is missing before `%s`", word)
 		e.Reason = "an operator or a comma needs a value after it"
 	case word == "=":
-		e.Code, e.Message, e.Fix = "E0030", "`=` gives a name to a value; it does not compare", "`==`"
+		e.Code, e.Message, e.Reason, e.Fix = "E0030", "`=` gives a name to a value; it does not compare", "a condition compares with `==`", "`==`"
 	default:
 		e.Code, e.Message = CodeOperand, fmt.Sprintf("`%s` needs a value before it", word)
 	}

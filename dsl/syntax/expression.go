@@ -179,7 +179,7 @@ func (s *exprScanner) goesOn(t token) bool {
 		case ":":
 			return s.top.ternary > 0
 		case "&":
-			s.fail(expr.CodeExpr, t, "there is no operator `&`", "", "`and` joins conditions, `bitand(a, b)` joins bits")
+			s.fail(expr.CodeExpr, t, "there is no operator `&`", "it would have to mean two things", "`and` joins conditions, `bitand(a, b)` joins bits")
 		case "|":
 			return scan(s.p.text, t.end, true).kind == kindName
 		case ";":
@@ -198,7 +198,7 @@ func (s *exprScanner) checkOperand(t token) {
 		if t.kind == kindName || t.is("[") {
 			return
 		}
-		s.fail(expr.CodeOperand, t, fmt.Sprintf("a field name must follow `%s`, not %s", s.last.text, t.describe()), "", "write the name of a field, or remove the `"+s.last.text+"`")
+		s.fail(expr.CodeOperand, t, fmt.Sprintf("a field name must follow `%s`, not %s", s.last.text, t.describe()), "what follows a dot is known before the rows are", "write the name of a field, or remove the `"+s.last.text+"`")
 	}
 	if s.notIn {
 		return // goesOn has looked
@@ -225,7 +225,7 @@ func (s *exprScanner) checkOperand(t token) {
 			}
 		}
 		if strings.HasPrefix(t.text, "#") || t.text == "." {
-			s.fail(expr.CodeOperand, t, fmt.Sprintf("`%s` means the element only inside a list function", t.text), "", "for example `filter(xs, # > 1)`")
+			s.fail(expr.CodeOperand, t, fmt.Sprintf("`%s` means the element only inside a list function", t.text), "a closure is applied to the elements of a list", "for example `filter(xs, # > 1)`")
 		}
 	}
 	s.missing(t)
@@ -236,7 +236,7 @@ func (s *exprScanner) missing(t token) {
 		for _, o := range [][3]string{{"<", ">", "!="}, {"==", "=", "=="}, {"!=", "=", "!="}} {
 			if s.last.is(o[0]) && t.is(o[1]) {
 				s.p.tok, s.p.end = scan(s.p.text, s.pos, false), s.pos
-				s.p.report(expr.CodeOperand, s.last.pos, t.end, fmt.Sprintf("there is no operator `%s%s`", o[0], o[1]), "", fmt.Sprintf("`%s`", o[2]),
+				s.p.report(expr.CodeOperand, s.last.pos, t.end, fmt.Sprintf("there is no operator `%s%s`", o[0], o[1]), "the two signs stand the other way round", fmt.Sprintf("`%s`", o[2]),
 					&plan.Edit{Start: s.last.pos, End: t.end, Text: o[2]})
 				panic(bail{})
 			}
@@ -244,7 +244,7 @@ func (s *exprScanner) missing(t token) {
 	}
 	switch {
 	case s.pos == s.start:
-		s.fail(expr.CodeOperand, t, fmt.Sprintf("%s needs an expression, not %s", s.what, t.describe()), "", cmp.Or(firstExpr[s.what], "write the expression, such as `a + 1`"))
+		s.fail(expr.CodeOperand, t, fmt.Sprintf("%s needs an expression, not %s", s.what, t.describe()), "a value is computed from one", cmp.Or(firstExpr[s.what], "write the expression, such as `a + 1`"))
 	case t.kind == kindEOF || t.is("|>"):
 		s.p.tok, s.p.end = scan(s.p.text, s.pos, false), s.pos
 		s.p.report(expr.CodeOperand, s.last.pos, s.last.end, fmt.Sprintf("nothing follows `%s`", s.last.text), "the operator needs a value on its right",
@@ -358,7 +358,7 @@ func (s *exprScanner) takeOp(t token, wasMember bool) spacing {
 	case ")", "]", "}":
 		if len(s.stack) == 0 || closing(f.tok.text) != t.text {
 			if len(s.stack) == 0 {
-				s.fail(expr.CodeBracket, t, fmt.Sprintf("this `%s` closes nothing", t.text), "", "remove it")
+				s.fail(expr.CodeBracket, t, fmt.Sprintf("this `%s` closes nothing", t.text), "no bracket is open here", "remove it")
 			}
 			s.fail(expr.CodeBracket, t, fmt.Sprintf("this `%s` does not close `%s`", t.text, f.tok.text),
 				"brackets close in the order they opened", fmt.Sprintf("`%s`", closing(f.tok.text)))
@@ -409,7 +409,7 @@ func (s *exprScanner) takeOp(t token, wasMember bool) spacing {
 
 func (s *exprScanner) push(b bracket) {
 	if len(s.stack) >= maxDepth {
-		s.fail(expr.CodeTooLarge, b.tok, fmt.Sprintf("this expression nests deeper than %d brackets", maxDepth), "", "split it with `set` into named columns")
+		s.fail(expr.CodeTooLarge, b.tok, fmt.Sprintf("this expression nests deeper than %d brackets", maxDepth), "the cost of a row must be bounded", "split it with `set` into named columns")
 	}
 	s.stack = append(s.stack, b)
 }
@@ -459,7 +459,7 @@ func (s *exprScanner) substitute(t token) string {
 		letter = rune(0x4E00 + n) // enough letters for every literal of an expression
 	}
 	if n > 0x4000 {
-		s.fail(expr.CodeTooLarge, t, fmt.Sprintf("an expression has at most %d bytes", MaxExpr), "", "split it with `set` into named columns")
+		s.fail(expr.CodeTooLarge, t, fmt.Sprintf("an expression has at most %d bytes", MaxExpr), "the cost of a row must be bounded", "split it with `set` into named columns")
 	}
 	name := "$" + string(letter)
 	if w := utf8.RuneCountInString(t.text); w > 2 {

@@ -73,7 +73,7 @@ func checkText(t *testing.T, text string) {
 		if len(d.Code) != 5 || d.Code < "E0001" || d.Code > "E0099" || d.Message == "" {
 			t.Fatalf("bad diagnostic %+v", d)
 		}
-		if d.Fix == "" || strings.Contains(d.Message+d.Reason+d.Fix, "%!") {
+		if d.Fix == "" || d.Reason == "" || strings.Contains(d.Message+d.Reason+d.Fix, "%!") {
 			t.Fatalf("says not what to do: %+v", d)
 		}
 		if d.Line < 1 || d.Line > len(lines) || d.Column < 1 || d.Length < 1 {

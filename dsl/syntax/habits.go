@@ -39,7 +39,7 @@ func (p *parser) habit() {
 		if w := p.operandText(); w != "" && p.tok.pos == p.end && w[len(w)-1] == p.tok.text[0] && p.tok.text[0] != '`' {
 			q := string(w[len(w)-1])
 			both := w[:len(w)-1] + `\` + q + p.tok.text[1:]
-			p.failEdit(expr.CodeOperands, "a quote inside a string has a backslash before it", "", fmt.Sprintf("`%s`", both), p.since(p.tok.end, both))
+			p.failEdit(expr.CodeOperands, "a quote inside a string has a backslash before it", "a quote alone ends the string", fmt.Sprintf("`%s`", both), p.since(p.tok.end, both))
 		}
 	case kindOp:
 		p.opHabit()
@@ -72,15 +72,15 @@ func (p *parser) wordHabit() {
 	}
 	switch {
 	case p.tok.text != low && clauseWords[low] && low != "as":
-		p.failEdit("E0014", "words of the language are written in lower case", "", "`"+low+"`", p.replaceTok(low, true))
+		p.failEdit("E0014", "words of the language are written in lower case", "names may be written in any case, so the two are told apart", "`"+low+"`", p.replaceTok(low, true))
 	case (low == "group" || low == "partition") && next.word("by"):
-		p.failEdit("E0014", fmt.Sprintf("`%s by` is only `by`", p.tok.text), "", "`by`", &plan.Edit{Start: p.tok.pos, End: next.end, Text: "by"})
+		p.failEdit("E0014", fmt.Sprintf("`%s by` is only `by`", p.tok.text), "one word is enough after the results of `agg`", "`by`", &plan.Edit{Start: p.tok.pos, End: next.end, Text: "by"})
 	case low == "having":
 		p.failEdit("E0014", "there is no clause `having`", "the rows of an aggregate are filtered by the next stage", "`|> where ..`", p.replaceTok("|> where", true))
 	case low == "every" && next.kind == kindDuration:
-		p.failEdit("E0014", "`every` belongs to a hopping window", "", fmt.Sprintf("`window tumble(%s)`", next.text), &plan.Edit{Start: p.tok.pos, End: next.end, Text: "window tumble(" + next.text + ")"})
+		p.failEdit("E0014", "`every` belongs to a hopping window", "a window that begins again when it ends has only a length", fmt.Sprintf("`window tumble(%s)`", next.text), &plan.Edit{Start: p.tok.pos, End: next.end, Text: "window tumble(" + next.text + ")"})
 	case low == "filter" && next.is("("), p.tok.word("if") && w != "":
-		p.failTok("E0014", "the filter of an aggregate is a `where`", "", "`sum(n) where n > 3`")
+		p.failTok("E0014", "the filter of an aggregate is a `where`", "it follows the aggregate and chooses the rows that this one folds", "`sum(n) where n > 3`")
 	}
 }
 
@@ -123,27 +123,27 @@ func (p *parser) likeHabit(w string, fold bool, pattern token) {
 		x, core = "lower("+w+")", strings.ToLower(core)
 	}
 	text := x + " " + op + " " + q + core + q
-	p.failEdit(expr.CodeOperands, fmt.Sprintf("there is no operator `%s`", p.tok.text), "", "`"+text+"`", p.since(pattern.end, text))
+	p.failEdit(expr.CodeOperands, fmt.Sprintf("there is no operator `%s`", p.tok.text), "patterns are for regular expressions, `matches`; texts have words of their own", "`"+text+"`", p.since(pattern.end, text))
 }
 
 func (p *parser) opHabit() {
 	w := p.operandText()
 	switch next := p.peek(1); {
 	case p.tok.is(".") && w != "" && p.tok.pos == p.end && next.kind == kindNumber && next.pos == p.tok.end && isWhole(next.text):
-		p.failEdit("E0014", "a dot is followed by the name of a field", "", fmt.Sprintf("`%s[%s]` is an element of a list", w, next.text),
+		p.failEdit("E0014", "a dot is followed by the name of a field", "a list has numbered elements and no fields", fmt.Sprintf("`%s[%s]` is an element of a list", w, next.text),
 			&plan.Edit{Start: p.tok.pos, End: next.end, Text: "[" + next.text + "]"})
 	case p.tok.is(":") && strings.HasPrefix(p.text[p.tok.pos:], "::") && w != "":
 		if t := p.peek(2); t.kind == kindName {
-			p.failEdit("E0014", "a cast is written as a function", "", fmt.Sprintf("`%s(%s)`", castName(t.text), w), p.since(t.end, castName(t.text)+"("+w+")"))
+			p.failEdit("E0014", "a cast is written as a function", "`:` belongs to choices and types", fmt.Sprintf("`%s(%s)`", castName(t.text), w), p.since(t.end, castName(t.text)+"("+w+")"))
 		}
 	case p.tok.is("|"):
 		p.failEdit("E0014", "a stage begins with `|>`", "found `|`", "`|>`", p.replaceTok("|>", true))
 	case p.tok.is(";"):
 		p.failEdit("E0014", "nothing ends with `;` here", "a statement ends where the next one begins", "remove it", p.replaceTok("", true))
 	case p.tok.is("-") && strings.HasPrefix(p.text[p.tok.pos:], "--"):
-		p.failEdit("E0002", "a comment begins with `//`", "", "`//`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos + 2, Text: "//"})
+		p.failEdit("E0002", "a comment begins with `//`", "`-` is a sign of numbers", "`//`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos + 2, Text: "//"})
 	case p.tok.is(",") && (next.kind == kindEOF || next.is("|>") || p.startsStatement(next)):
-		p.failEdit("E0014", "nothing follows this comma", "", "remove it", p.replaceTok("", true))
+		p.failEdit("E0014", "nothing follows this comma", "a comma announces another part", "remove it", p.replaceTok("", true))
 	case p.tok.is(",") && isOption(p.peek(1).text):
 		p.failEdit("E0016", fmt.Sprintf("`with` is missing before `%s`", p.peek(1).text), "options follow `with`, separated by commas", "`with`", p.replaceTok(" with", true))
 	}
@@ -224,20 +224,20 @@ func (p *parser) fieldHabit(f FieldDecl) {
 	case p.tok.is(";"):
 		p.failEdit("E0012", "fields are separated by commas", "found `;`", "`,`", p.replaceTok(",", true))
 	case p.tok.word("not") && strings.EqualFold(next.text, "null"):
-		p.failEdit("E0012", "a column takes no null unless its type ends with `?`", "", "remove `not null`", &plan.Edit{Start: p.end, End: next.end})
+		p.failEdit("E0012", "a column takes no null unless its type ends with `?`", "so there is nothing to forbid", "remove `not null`", &plan.Edit{Start: p.end, End: next.end})
 	case p.tok.is("|") && (strings.EqualFold(next.text, "null") || next.text == "nil"),
 		p.tok.kind == kindName && (strings.EqualFold(p.tok.text, "null") || strings.EqualFold(p.tok.text, "nullable")):
 		end := p.tok.end
 		if p.tok.is("|") {
 			end = next.end
 		}
-		p.failEdit("E0012", "a column that may be null has a type with `?`", "", fmt.Sprintf("`%s?`", typ), &plan.Edit{Start: p.end, End: end, Text: "?"})
+		p.failEdit("E0012", "a column that may be null has a type with `?`", "null is a part of the type", fmt.Sprintf("`%s?`", typ), &plan.Edit{Start: p.end, End: end, Text: "?"})
 	case p.tok.is("[") && next.is("]"):
-		p.failEdit("E0012", "a list is written `list<T>`", "", fmt.Sprintf("`list<%s>`", typ), &plan.Edit{Start: int(f.Type.Pos), End: next.end, Text: "list<" + typ + ">"})
+		p.failEdit("E0012", "a list is written `list<T>`", "brackets stand for elements and lists of values", fmt.Sprintf("`list<%s>`", typ), &plan.Edit{Start: int(f.Type.Pos), End: next.end, Text: "list<" + typ + ">"})
 	case p.tok.is("=") || p.tok.word("default"):
 		p.failTok("E0012", "a column has no default", "what a producer leaves out is null", fmt.Sprintf("`%s: %s?`, and `%s ?? ..` where it is used", f.Name.Text, strings.TrimSuffix(typ, "?"), f.Name.Text))
 	case p.tok.word("primary"):
-		p.failTok("E0012", "the key is an option of the topic", "", fmt.Sprintf("`} with key (%s)`", f.Name.Text))
+		p.failTok("E0012", "the key is an option of the topic", "it may have several columns, in an order", fmt.Sprintf("`} with key (%s)`", f.Name.Text))
 	}
 }
 
@@ -268,11 +268,11 @@ func (p *parser) optionHabit(first bool) {
 func (p *parser) noSign(word string) {
 	switch {
 	case p.tok.is("="), p.tok.is(":"):
-		p.failEdit("E0016", fmt.Sprintf("the value of `%s` follows without `%s`", word, p.tok.text), "", fmt.Sprintf("`%s %s`", word, p.peek(1).text),
+		p.failEdit("E0016", fmt.Sprintf("the value of `%s` follows without `%s`", word, p.tok.text), "an option is a word and its value", fmt.Sprintf("`%s %s`", word, p.peek(1).text),
 			&plan.Edit{Start: p.tok.pos, End: p.peek(1).pos})
 	case p.tok.is("(") && p.peek(2).is(")"):
 		v := p.peek(1)
-		p.failEdit("E0016", fmt.Sprintf("the value of `%s` stands without parentheses", word), "", fmt.Sprintf("`%s %s`", word, v.text), &plan.Edit{Start: p.tok.pos, End: p.peek(2).end, Text: " " + v.text})
+		p.failEdit("E0016", fmt.Sprintf("the value of `%s` stands without parentheses", word), "an option is a word and its value", fmt.Sprintf("`%s %s`", word, v.text), &plan.Edit{Start: p.tok.pos, End: p.peek(2).end, Text: " " + v.text})
 	}
 }
 

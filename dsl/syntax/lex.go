@@ -93,7 +93,7 @@ func skipSpace(text string, pos int) (next, unclosed int) {
 func scan(text string, pos int, inExpr bool) token {
 	start, unclosed := skipSpace(text, pos)
 	if unclosed >= 0 {
-		return token{kind: kindBad, pos: unclosed, end: len(text), problem: &problem{"E0004", "this comment is not closed", "", "add `*/`"}}
+		return token{kind: kindBad, pos: unclosed, end: len(text), problem: &problem{"E0004", "this comment is not closed", "it would take in the rest of the module", "add `*/`"}}
 	}
 	if start >= len(text) {
 		return token{kind: kindEOF, pos: start, end: start}
@@ -149,7 +149,7 @@ func scan(text string, pos int, inExpr bool) token {
 }
 
 func strange(r rune) *problem {
-	p := &problem{code: "E0002", message: fmt.Sprintf("the character %q means nothing here", r), fix: "remove it"}
+	p := &problem{code: "E0002", message: fmt.Sprintf("the character %q means nothing here", r), reason: "no word or sign of the language begins with it", fix: "remove it"}
 	switch r {
 	case '#':
 		p.fix = "comments are `//` and `/* */`"
@@ -243,7 +243,7 @@ func scanNumber(text string, start int, tok *token) {
 		if !whole {
 			tok.problem = &problem{"E0006", "this number cannot be read", "letters follow its digits", "a space, or a duration such as `10s`"}
 			if strings.HasPrefix(rest, "s") || strings.HasPrefix(rest, "m") || strings.HasPrefix(rest, "h") || strings.HasPrefix(rest, "d") {
-				tok.problem = &problem{"E0007", "a duration has whole numbers only", "", "`1h30m` for one and a half hours"}
+				tok.problem = &problem{"E0007", "a duration has whole numbers only", "parts of a unit are written in the next smaller one", "`1h30m` for one and a half hours"}
 			}
 		}
 	}

@@ -80,7 +80,7 @@ func (p *parser) option(first bool) Option {
 		p.next()
 		p.noSign("format")
 		if bare := strings.ToLower(strings.Trim(p.tok.text, "\"'`")); p.tok.kind == kindString && dashedName.FindString(bare) == bare {
-			p.failEdit("E0011", "the name of a format stands without quotes", "", "`"+bare+"`", p.replaceTok(bare, true))
+			p.failEdit("E0011", "the name of a format stands without quotes", "it is a word of the language and no text", "`"+bare+"`", p.replaceTok(bare, true))
 		}
 		o.Names = []Name{p.name("`format`")}
 		if p.tok.is("(") {
@@ -111,7 +111,7 @@ func (p *parser) option(first bool) Option {
 	default:
 		p.optionHabit(first)
 		if n := nearest(p.tok.text, optionWords); n != "" {
-			p.failEdit("E0016", fmt.Sprintf("there is no option `%s`", p.tok.text), "", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
+			p.failEdit("E0016", fmt.Sprintf("there is no option `%s`", p.tok.text), "options are key, format, retain, partitions, time, late, invalid, errors and emit", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
 		}
 		p.failTok("E0016", fmt.Sprintf("there is no option `%s`", p.tok.text), "options are key format retain partitions time late invalid errors emit", "use one of those")
 	}
@@ -131,7 +131,7 @@ func (p *parser) timeOption(o *Option) {
 	case p.tok.kind == kindName:
 		o.TimeExpr = p.columnExpr("`time`")
 	default:
-		p.failTok("E0016", fmt.Sprintf("`time` needs a column, `(expression)` or `append`, not %s", p.tok.describe()), "", "for example `time ts lag 5s`")
+		p.failTok("E0016", fmt.Sprintf("`time` needs a column, `(expression)` or `append`, not %s", p.tok.describe()), "event time comes from the row or from when it was written", "for example `time ts lag 5s`")
 	}
 	seen := make(map[string]bool)
 	for p.tok.kind == kindName {

@@ -72,12 +72,14 @@ func newParser(file, text string) *parser {
 	p := &parser{text: text, mod: &Module{File: file, Text: text}}
 	if len(text) > MaxText || !utf8.ValidString(text) {
 		p.mod.src = newSource("")
-		code, message, fix := "E0001", fmt.Sprintf("a module has at most %d bytes, this one has %d", MaxText, len(text)), "split it into several modules"
+		code, reason := "E0001", "the work for a module must be bounded"
+		message, fix := fmt.Sprintf("a module has at most %d bytes, this one has %d", MaxText, len(text)), "split it into several modules"
 		if len(text) <= MaxText {
-			code, message, fix = "E0002", "this file is not UTF-8 text", "save it as UTF-8"
+			code, reason = "E0002", "another encoding would be read as other letters"
+			message, fix = "this file is not UTF-8 text", "save it as UTF-8"
 		}
 		p.text = ""
-		p.diags = []plan.Diagnostic{{Code: code, Message: message, File: file, Line: 1, Column: 1, Length: 1, Fix: fix}}
+		p.diags = []plan.Diagnostic{{Code: code, Message: message, File: file, Line: 1, Column: 1, Length: 1, Reason: reason, Fix: fix}}
 		return p
 	}
 	p.mod.src = newSource(text)
@@ -200,7 +202,7 @@ func (p *parser) peek(n int) token {
 func (p *parser) enter() {
 	p.depth++
 	if p.depth > maxDepth {
-		p.failTok("E0009", fmt.Sprintf("this nests deeper than %d levels", maxDepth), "", "name an inner part")
+		p.failTok("E0009", fmt.Sprintf("this nests deeper than %d levels", maxDepth), "the work for a module must be bounded", "name an inner part")
 	}
 }
 
@@ -292,7 +294,7 @@ func (p *parser) duration(what string) Duration {
 		d.Nanos, _ = parseDuration(p.tok.text)
 	case kindName:
 		if reserved[p.tok.text] {
-			p.failTok("E0019", fmt.Sprintf("%s needs a duration, not %s", what, p.tok.describe()), "", "for example `10s`, `1h30m` or `7d`")
+			p.failTok("E0019", fmt.Sprintf("%s needs a duration, not %s", what, p.tok.describe()), "a number says nothing without its unit", "for example `10s`, `1h30m` or `7d`")
 		}
 		d.Const = p.tok.text
 	case kindNumber:
@@ -308,7 +310,7 @@ func (p *parser) duration(what string) Duration {
 				p.failEdit("E0019", fmt.Sprintf("%s needs a duration, and this is a string", what), "durations stand without quotes", "`"+bare+"`", p.replaceTok(bare, true))
 			}
 		}
-		p.failTok("E0019", fmt.Sprintf("%s needs a duration, not %s", what, p.tok.describe()), "", "for example `10s`, `1h30m` or `7d`")
+		p.failTok("E0019", fmt.Sprintf("%s needs a duration, not %s", what, p.tok.describe()), "a number says nothing without its unit", "for example `10s`, `1h30m` or `7d`")
 	}
 	p.next()
 	return d
@@ -359,7 +361,7 @@ func (p *parser) integer(what string) Int {
 	case p.tok.kind == kindName && !reserved[p.tok.text]:
 		n.Const = p.tok.text
 	default:
-		p.failTok("E0020", fmt.Sprintf("%s needs a whole number, not %s", what, p.tok.describe()), "", "for example `3`")
+		p.failTok("E0020", fmt.Sprintf("%s needs a whole number, not %s", what, p.tok.describe()), "it counts something", "for example `3`")
 	}
 	p.next()
 	return n

@@ -36,7 +36,7 @@ func (p *parser) match() *Match {
 func (p *parser) matchMissing(at token, seen map[string]bool) {
 	for _, part := range []struct{ word, reason, fix string }{
 		{"within", "an unbounded match would keep every row", "`within 10m`, or `within forever` with a `state` clause"},
-		{"pattern", "", "`pattern a -> b`"},
+		{"pattern", "it says which rows follow each other", "`pattern a -> b`"},
 		{"define", "a step is a condition on a row", "`define a = kind == \"x\"`"},
 		{"select", "a match becomes one row", "`select n = count(a)`"},
 	} {
@@ -232,7 +232,7 @@ func (p *parser) quant() *Quant {
 		}
 		p.glue()
 		if !p.tok.is("}") {
-			p.fail("E0024", open.pos, p.tok.end, fmt.Sprintf("a repetition is `{n}`, `{n,}` or `{n,m}`; found %s", p.tok.describe()), "", "`{3}`")
+			p.fail("E0024", open.pos, p.tok.end, fmt.Sprintf("a repetition is `{n}`, `{n,}` or `{n,m}`; found %s", p.tok.describe()), "it says how often a step occurs", "`{3}`")
 		}
 		if q.Max >= 0 && q.Max < q.Min || q.Max == 0 {
 			p.fail("E0024", open.pos, p.tok.end, fmt.Sprintf("this step can never repeat %d to %d times", q.Min, q.Max), "the second number is the larger one, and not 0", fmt.Sprintf("`{%d,%d}`", min(q.Min, q.Max), max(q.Min, q.Max, 1)))
@@ -264,7 +264,7 @@ func (p *parser) quant() *Quant {
 // count takes the literal number of a repetition.
 func (p *parser) count() int64 {
 	if p.tok.kind != kindNumber || !isWhole(p.tok.text) {
-		p.failTok("E0024", fmt.Sprintf("a repetition needs a whole number, not %s", p.tok.describe()), "", "`{3}`")
+		p.failTok("E0024", fmt.Sprintf("a repetition needs a whole number, not %s", p.tok.describe()), "it says how often a step occurs", "`{3}`")
 	}
 	n, ok := parseInt(p.tok.text)
 	if !ok || n > 1e6 {

@@ -33,12 +33,12 @@ func (p *parser) pipeline() *Pipeline {
 	if !p.accept("from") {
 		var edit *plan.Edit
 		if p.tok.kind == kindName && nearest(p.tok.text, []string{"from"}) != "" || strings.EqualFold(p.tok.text, "from") {
-			p.failEdit("E0026", fmt.Sprintf("a pipeline begins with `from`, not %s", p.tok.describe()), "", "`from`", p.replaceTok("from", true))
+			p.failEdit("E0026", fmt.Sprintf("a pipeline begins with `from`, not %s", p.tok.describe()), "it names first what it reads", "`from`", p.replaceTok("from", true))
 		}
 		if p.tok.kind == kindName && !p.atStatement() {
 			edit = &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "from "}
 		}
-		p.failEdit("E0026", fmt.Sprintf("a pipeline begins with `from`, not %s", p.tok.describe()), "", "`from x`", edit)
+		p.failEdit("E0026", fmt.Sprintf("a pipeline begins with `from`, not %s", p.tok.describe()), "it names first what it reads", "`from x`", edit)
 	}
 	l.Source = p.topicName("`from`")
 	if p.accept("as") {
@@ -94,18 +94,18 @@ func (p *parser) endStage(s *Stage) {
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
 	}
 	if p.tok.kind == kindName && clauseWords[p.tok.text] {
-		p.failTok("E0014", fmt.Sprintf("clause `%s` cannot stand here in `%s`", p.tok.text, s.Word), "", "move it to the stage that takes it, or remove it")
+		p.failTok("E0014", fmt.Sprintf("clause `%s` cannot stand here in `%s`", p.tok.text, s.Word), "clauses follow the results of a stage, in its order", "move it to the stage that takes it, or remove it")
 	}
 	if p.tok.kind == kindName && takesClauses[s.Word] {
 		if n := nearest(p.tok.text, clauseList); n != "" {
-			p.failEdit("E0014", fmt.Sprintf("`%s` does not belong to `%s`", p.tok.text, s.Word), "", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
+			p.failEdit("E0014", fmt.Sprintf("`%s` does not belong to `%s`", p.tok.text, s.Word), "no clause of this stage has that name", fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
 		}
 	}
 	if p.lastExpr.end == p.end && p.operandNext() {
 		p.secondOperand()
 	}
 	if p.tok.kind == kindOp && (p.tok.text == ")" || p.tok.text == "]" || p.tok.text == "}") {
-		p.failEdit(expr.CodeBracket, fmt.Sprintf("this `%s` closes nothing", p.tok.text), "", "remove it", p.replaceTok("", true))
+		p.failEdit(expr.CodeBracket, fmt.Sprintf("this `%s` closes nothing", p.tok.text), "no bracket is open here", "remove it", p.replaceTok("", true))
 	}
 	p.failTok("E0014", fmt.Sprintf("%s does not belong to `%s`", p.tok.describe(), s.Word), "a stage ends at `|>` or at the next statement", "remove it, or begin a stage with `|>`")
 }
@@ -173,12 +173,13 @@ func (p *parser) stage(s *Stage) {
 func (p *parser) unknownStage() {
 	if p.tok.kind != kindName {
 		before := strings.TrimRight(strings.TrimSuffix(p.text[:p.end], "|>"), " \t\r\n")
-		p.failEdit("E0013", fmt.Sprintf("a stage must follow `|>`, not %s", p.tok.describe()), "", "remove it, or write the stage", &plan.Edit{Start: len(before), End: p.end})
+		p.failEdit("E0013", fmt.Sprintf("a stage must follow `|>`, not %s", p.tok.describe()), "`|>` passes the rows on to something", "remove it, or write the stage", &plan.Edit{Start: len(before), End: p.end})
 	}
 	w := p.tok.text
 	n, reason := elsewhere[w], "it is called that here"
 	if n == "" {
-		n, reason = nearest(w, stageList), ""
+		n = nearest(w, stageList)
+		reason = fmt.Sprintf("did you mean `%s`?", n)
 	}
 	if n != "" {
 		p.failEdit("E0013", fmt.Sprintf("there is no stage `%s`", w), reason, fmt.Sprintf("`%s`", n), p.replaceTok(n, true))
@@ -224,9 +225,9 @@ func (p *parser) notAssign(what string) {
 	case p.tok.word("by") && what == "agg":
 		before := strings.TrimRight(p.text[:p.tok.pos], " \t\r\n")
 		if strings.HasSuffix(before, ",") {
-			p.failEdit("E0012", "nothing follows the last comma of `agg`", "", "remove it", &plan.Edit{Start: len(before) - 1, End: len(before)})
+			p.failEdit("E0012", "nothing follows the last comma of `agg`", "a comma announces another result", "remove it", &plan.Edit{Start: len(before) - 1, End: len(before)})
 		}
-		p.failEdit("E0012", "`agg` needs a result before `by`", "", "`agg n = count() by ..`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "n = count() "})
+		p.failEdit("E0012", "`agg` needs a result before `by`", "a group without a result would give no columns", "`agg n = count() by ..`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "n = count() "})
 	case p.tok.kind == kindName && next.kind == kindOp && strings.Contains("+-*/", next.text) && p.peek(2).is("="):
 		text := fmt.Sprintf("%s = %s %s ", p.tok.text, p.tok.text, next.text)
 		p.failEdit("E0012", fmt.Sprintf("there is no `%s=`", next.text), "a column is replaced, not changed", "`"+text+"..`", &plan.Edit{Start: p.tok.pos, End: p.peek(3).pos, Text: text})
@@ -242,7 +243,7 @@ func (p *parser) notAssign(what string) {
 	if p.tok.kind == kindName {
 		p.checkReserved("`" + p.tok.text + "`")
 	}
-	p.failTok("E0012", fmt.Sprintf("`%s` needs `name = value`, not %s", what, p.tok.describe()), "", "for example `x = a + 1`")
+	p.failTok("E0012", fmt.Sprintf("`%s` needs `name = value`, not %s", what, p.tok.describe()), "results are columns, and columns have names", "for example `x = a + 1`")
 }
 
 // aliased reports EXPR as name, which is written name = EXPR.
@@ -286,7 +287,7 @@ func (p *parser) items(ctx expr.Context, what string) []Item {
 // lastComma reports a comma that nothing follows.
 func (p *parser) lastComma(what string) {
 	if n := p.peek(1); n.kind == kindEOF || n.is("|>") || p.startsStatement(n) {
-		p.failEdit("E0012", fmt.Sprintf("nothing follows the last comma of `%s`", what), "", "remove it", p.replaceTok("", true))
+		p.failEdit("E0012", fmt.Sprintf("nothing follows the last comma of `%s`", what), "a comma announces another part", "remove it", p.replaceTok("", true))
 	}
 }
 
@@ -418,7 +419,7 @@ func (p *parser) route(s *Stage) {
 
 func (p *parser) top(s *Stage) {
 	if p.tok.word("by") && !p.peek(1).word("by") && !p.peek(1).word("ties") {
-		p.failEdit("E0020", "`top` needs how many rows to keep", "", "`top 10 by ..`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "10 "})
+		p.failEdit("E0020", "`top` needs how many rows to keep", "what it keeps must be bounded", "`top 10 by ..`", &plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "10 "})
 	}
 	n := p.integer("`top`")
 	s.N = &n

@@ -169,7 +169,7 @@ func (p *parser) unknownStatement() {
 			&plan.Edit{Start: p.tok.pos, End: p.tok.pos, Text: "|> "})
 	}
 	if near != "" {
-		p.failEdit("E0010", fmt.Sprintf("no statement begins with `%s`", w), "", fmt.Sprintf("`%s`", near), p.replaceTok(near, true))
+		p.failEdit("E0010", fmt.Sprintf("no statement begins with `%s`", w), "statements begin with topic, table, stream, view, const, param, fn, type, test or from", fmt.Sprintf("`%s`", near), p.replaceTok(near, true))
 	}
 	p.failTok("E0010", fmt.Sprintf("no statement begins with `%s`", w), "statements begin with topic, table, stream, view, const, param, fn, type, test or from", "begin with one of those")
 }
@@ -191,7 +191,7 @@ func (p *parser) kafkaName() *Name {
 		return nil
 	}
 	if p.tok.kind != kindString {
-		p.failTok("E0021", fmt.Sprintf("the Kafka name after `as` is a string, not %s", p.tok.describe()), "", fmt.Sprintf("`%q`", p.tok.text))
+		p.failTok("E0021", fmt.Sprintf("the Kafka name after `as` is a string, not %s", p.tok.describe()), "it may hold dots and hyphens, which names here do not", fmt.Sprintf("`%q`", p.tok.text))
 	}
 	n := &Name{Pos: Pos(p.tok.pos), Quoted: true}
 	n.Text = p.takeString()
@@ -335,7 +335,7 @@ func (p *parser) field() FieldDecl {
 		text := strings.Trim(p.tok.text, "\"'`")
 		ident := len(text) > 0 && dashedName.FindString(text) == text && !strings.ContainsAny(text, ".-") && !isWhole(text[:1]) && !reserved[text]
 		if ident {
-			p.failEdit("E0011", "the name of a field stands without quotes", "", fmt.Sprintf("`%s`", text), p.replaceTok(text, true))
+			p.failEdit("E0011", "the name of a field stands without quotes", "it is a name of this module and no text", fmt.Sprintf("`%s`", text), p.replaceTok(text, true))
 		}
 		p.failTok("E0011", "a column needs a name of letters, digits and `_`", "the field that it is read from may have another", fmt.Sprintf("`x: T as %s`", p.tok.text))
 	}
@@ -363,9 +363,9 @@ func (p *parser) typeExpr() TypeExpr {
 		p.typeElems(&t)
 	default:
 		if n := p.peek(1); p.tok.is("?") && n.kind == kindName {
-			p.failEdit("E0018", "the `?` of a type stands after it", "", fmt.Sprintf("`%s?`", n.text), &plan.Edit{Start: p.tok.pos, End: n.end, Text: n.text + "?"})
+			p.failEdit("E0018", "the `?` of a type stands after it", "it is the last part of a type", fmt.Sprintf("`%s?`", n.text), &plan.Edit{Start: p.tok.pos, End: n.end, Text: n.text + "?"})
 		}
-		p.failTok("E0018", fmt.Sprintf("a type is missing: found %s", p.tok.describe()), "", "for example `int64`, `string?`, `decimal(12,2)` or `list<string>`")
+		p.failTok("E0018", fmt.Sprintf("a type is missing: found %s", p.tok.describe()), "every field says what it holds", "for example `int64`, `string?`, `decimal(12,2)` or `list<string>`")
 	}
 	if p.tok.is("?") {
 		p.glue()
