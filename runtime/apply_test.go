@@ -205,6 +205,9 @@ func TestStopResumeAndDeleteHoldThroughRestarts(t *testing.T) {
 	if n := len(r.rows("big", 0)); n != 2 {
 		t.Errorf("a stopped pipeline wrote: %d rows", n)
 	}
+	if s := r.status("m/big"); s.Counters.In != 4 || s.Counters.Out != 3 || s.Lag != 4 || s.Step == 0 || len(s.Partitions) == 0 {
+		t.Errorf("a stopped pipeline does not show where it stopped: %+v", s)
+	}
 	do("stop", r.eng.Stop, "m")
 	states("stopped stopped")
 	do("resume", r.eng.Resume, "m/big")

@@ -588,10 +588,13 @@ func (e *Engine) pipelineStatus(m *module, pl *plan.Pipeline, t *task) PipelineS
 		Name: pl.Name, Module: m.row.Name, Topic: pl.Output.Name, Source: pl.Source.Name, Version: pl.Version,
 		State: StateStopped, HeldBy: -1, Watermark: timeText(operators.MinEventTime), Partitions: []PartitionStatus{},
 	}
-	if t == nil {
+	st, source := e.stored(m, pl)
+	if t != nil {
+		st, source = t.status.Load(), t.source
+	}
+	if st == nil {
 		return s
 	}
-	st := t.status.Load()
 	s.State, s.Reason, s.Since = st.state, st.reason, st.since.UTC()
 	s.Watermark, s.watermark = timeText(st.w), st.w
 	s.Counters, s.StateBytes, s.StateRows, s.Step = st.counters, st.stateBytes, st.stateRows, st.step
@@ -601,16 +604,45 @@ func (e *Engine) pipelineStatus(m *module, pl *plan.Pipeline, t *task) PipelineS
 	least := operators.MaxEventTime
 	for i, w := range st.watermarks {
 		ps := PartitionStatus{Partition: int32(i), Next: st.next[i], Watermark: timeText(w)}
-		if p, ok := e.node.Store().Partition(t.source[i]); ok {
-			ps.End = p.LogEnd()
+		if p, ok := e.node.Store().Partition(source[i]); ok {
+			ps.Partition, ps.End = source[i].Index, p.LogEnd()
 			s.Lag += max(0, ps.End-ps.Next)
 		}
 		if w < least {
-			least, s.HeldBy = w, int32(i)
+			least, s.HeldBy = w, source[i].Index
 		}
 		s.Partitions = append(s.Partitions, ps)
 	}
 	return s
+}
+
+// stored is the picture of a pipeline that does not run, from the progress of its last step; nil if it
+// never made one.
+func (e *Engine) stored(m *module, pl *plan.Pipeline) (*taskStatus, []log.PartitionID) {
+	pr := pipelineRow(&m.row, pl.Name)
+	if pr == nil {
+		return nil, nil
+	}
+	ts, ok := e.node.Store().Task(pr.Task)
+	if !ok || ts.Step == 0 {
+		return nil, nil
+	}
+	p := &ts.Progress
+	st := &taskStatus{state: StateStopped, step: ts.Step, w: p.W, watermarks: p.Watermarks}
+	st.counters.Stages = make([]StageCounters, len(pl.Stages))
+	for i := range pl.Stages {
+		st.counters.Stages[i].Stage = pl.Stages[i].Word
+	}
+	inputs := make([]*inputState, len(p.To))
+	source := make([]log.PartitionID, len(p.To))
+	for i, cut := range p.To {
+		inputs[i], source[i] = &inputState{}, cut.Partition
+		st.next = append(st.next, cut.Offset)
+	}
+	if len(p.Watermarks) != len(p.To) || parseExtra(p.Extra, &st.counters, inputs) != nil {
+		return nil, nil
+	}
+	return st, source
 }
 
 // Pipelines lists all pipelines by name.

@@ -423,9 +423,9 @@ func pipelineName(name string) error {
 func (a *app) printPipelines(pipelines []client.Pipeline) {
 	rows := make([][]any, len(pipelines))
 	for i, p := range pipelines {
-		rows[i] = []any{p.Name, p.State, p.Watermark, count(p.Lag), count(p.Counters.In), count(p.Counters.Out), count(p.Counters.Late), count(p.Counters.Invalid + p.Counters.Failed), p.Reason}
+		rows[i] = []any{p.Name, p.State, p.Watermark, count(p.Lag), count(p.Counters.In), count(p.Counters.Out), count(p.Counters.Late), count(p.Counters.Invalid), count(p.Counters.Failed), p.Reason}
 	}
-	a.table([]column{{name: "name"}, {name: "state"}, {name: "watermark"}, {name: "lag", right: true}, {name: "in", right: true}, {name: "out", right: true}, {name: "late", right: true}, {name: "failed", right: true}, {name: "reason", optional: true}}, rows)
+	a.table([]column{{name: "name"}, {name: "state"}, {name: "watermark"}, {name: "lag", right: true}, {name: "in", right: true}, {name: "out", right: true}, {name: "late", right: true}, {name: "invalid", right: true}, {name: "failed", right: true}, {name: "reason", optional: true}}, rows)
 }
 
 func (a *app) describePipeline(p *client.Pipeline) {

@@ -159,6 +159,13 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 	case err != nil:
 		return err
 	case readErr != nil && !errors.Is(readErr, errEnough):
+		var bad *failure
+		if errors.As(readErr, &bad) && s.Acknowledged > 0 { // a second run would send them again
+			bad.what += fmt.Sprintf("; the records before it, %d, were sent", s.Acknowledged)
+			if f.end {
+				bad.what += ", and the end was not declared"
+			}
+		}
 		return readErr
 	}
 	if f.end {
