@@ -96,7 +96,7 @@ var codes = map[Code]CodeInfo{
 	BodyTooLarge:       {Status: 413, Title: "request body is too large", Why: "The body exceeds the limit of this resource.", Fix: "Send less."},
 	NoSuchResource:     {Status: 404, Title: "no such resource", Why: "The path names nothing of this API.", Fix: "See the list at /api/v1."},
 	WrongMethod:        {Status: 405, Title: "method is not allowed here", Why: "The path exists, with other methods.", Fix: "See the Allow header."},
-	UnknownModule:      {Status: 404, Title: "module does not exist", Why: "No module or pipeline has this name.", Fix: "List the names with `headrace pipeline list`."},
+	UnknownModule:      {Status: 404, Title: "module does not exist", Why: "No module has this name.", Fix: "List the names with `headrace module list`."},
 	UnknownPipeline:    {Status: 404, Title: "pipeline does not exist", Why: "No pipeline has this name; names are module/topic.", Fix: "List the names with `headrace pipeline list`."},
 	Conflict:           {Status: 409, Title: "conflicting change", Why: "Something else changed it at the same time, or it is in use.", Fix: "Read it again and retry."},
 	DoesNotCompile:     {Status: 422, Title: "module does not compile", Why: "See the list of errors.", Fix: "Correct the places that the errors name."},
