@@ -46,8 +46,10 @@ type Topic struct {
 	Owner      string                `json:"owner,omitempty"`   // module/pipeline that writes it
 	Schema     json.RawMessage       `json:"schema,omitempty"`  // declared, or nil
 
-	// Opened says that this node's data shard holds all partitions. It is not stored.
-	Opened bool `json:"-"`
+	// Opened says that this node's data shard holds all partitions, Placed up to which metadata index their settings
+	// follow the row. They are not stored.
+	Opened bool   `json:"-"`
+	Placed uint64 `json:"-"`
 }
 
 // A ModuleRow is one module of the catalogue, as text and as what the runtime made of it. Immutable.
@@ -218,15 +220,20 @@ func DefaultSettings() log.PartitionSettings {
 
 // A TopicPatch changes a topic; nil fields stay as they are.
 type TopicPatch struct {
+	// Expect is the Index of the row that the patch was made from: another one is ErrVersionConflict. 0: any.
+	Expect     uint64                 `json:"expect,omitempty"`
 	Partitions *int32                 `json:"partitions,omitempty"` // may only grow
 	Settings   *log.PartitionSettings `json:"settings,omitempty"`
-	Configs    map[string]string      `json:"configs,omitempty"` // replaces all of them
+	Configs    map[string]string      `json:"configs,omitzero"` // replaces all of them
 	Owner      *string                `json:"owner,omitempty"`
 	Schema     *json.RawMessage       `json:"schema,omitempty"`
 }
 
 // apply returns t as changed by p.
 func (p *TopicPatch) apply(t *Topic, index uint64) (*Topic, error) {
+	if p.Expect != 0 && p.Expect != t.Index {
+		return nil, fmt.Errorf("%w: topic %s changed at %d, not %d", ErrVersionConflict, t.Name, t.Index, p.Expect)
+	}
 	c := *t
 	c.Index = index
 	if p.Partitions != nil {

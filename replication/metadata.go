@@ -163,7 +163,8 @@ func (m *Metadata) DeleteTopic(ctx context.Context, name string) error {
 	})
 }
 
-// SetTopic changes a topic and returns when its partitions follow. Partitions may only be added.
+// SetTopic changes a topic and returns when its partitions follow: the next append is judged by the new settings.
+// Partitions may only be added. When ctx ends while the partitions are told, the topic is changed all the same.
 func (m *Metadata) SetTopic(ctx context.Context, name string, patch TopicPatch) error {
 	r, err := m.do(ctx, cmdSetTopic, setTopic{Name: name, Patch: patch})
 	if err != nil {
@@ -171,8 +172,30 @@ func (m *Metadata) SetTopic(ctx context.Context, name string, patch TopicPatch) 
 	}
 	return m.wait(ctx, func(c *Catalog) (bool, error) {
 		t, ok := c.Topic(name)
-		return !ok || t.Opened && t.Index >= r.Index, nil
+		return !ok || t.Opened && t.Placed >= r.Index, nil
 	})
+}
+
+// maxAlterAttempts bounds how often AlterTopic begins anew. Of those who change a topic at once one always succeeds.
+const maxAlterAttempts = 100
+
+// AlterTopic is SetTopic for a patch that depends on the row: change makes it, and is asked again when the row has
+// changed meanwhile, so that of two alterations at once neither is lost. An error of change ends it.
+func (m *Metadata) AlterTopic(ctx context.Context, name string, change func(t *Topic) (TopicPatch, error)) error {
+	for i := 0; ; i++ {
+		t, ok := m.Catalog().Topic(name)
+		if !ok {
+			return fmt.Errorf("%w: %s", ErrUnknownTopic, name)
+		}
+		patch, err := change(t)
+		if err != nil {
+			return err
+		}
+		patch.Expect = t.Index
+		if err = m.SetTopic(ctx, name, patch); !errors.Is(err, ErrVersionConflict) || i+1 == maxAlterAttempts {
+			return err
+		}
+	}
 }
 
 // PutModule stores a module if the version in force is expect (0: none, -1: any), and returns its new

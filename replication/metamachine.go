@@ -95,6 +95,9 @@ func rowNumber(kind byte, n int32) []byte {
 type placement struct {
 	topic   *Topic
 	dropped *tombstone
+	// unsure: settings of an earlier row were proposed and may still come to be applied, so the store's present ones
+	// say nothing.
+	unsure bool
 }
 
 // A metaMachine is the state machine of the metadata shard.
@@ -286,15 +289,16 @@ func (m *metaMachine) publish(c *Catalog, work []placement) {
 	}
 }
 
-// opened marks topics whose partitions the data shard holds. A row that has changed since is left alone.
+// opened marks topics whose partitions the data shard holds, with the settings of these rows. A row may have changed
+// since: partitions that came later are not open yet.
 func (m *metaMachine) opened(topics []*Topic) {
 	m.owner.Lock()
 	defer m.owner.Unlock()
 	next := *m.catalog.Load()
 	for _, t := range topics {
-		if cur, ok := next.ids.get(t.ID); ok && cur.Index == t.Index && !cur.Opened {
+		if cur, ok := next.ids.get(t.ID); ok && cur.Placed < t.Index {
 			c := *cur
-			c.Opened = true
+			c.Opened, c.Placed = cur.Opened || cur.Partitions == t.Partitions, t.Index
 			next.putTopic(&c)
 		}
 	}

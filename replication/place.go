@@ -51,8 +51,11 @@ func latest(work []placement) []placement {
 		return p.dropped.ID
 	}
 	for i, p := range work {
-		if j, ok := last[id(p)]; ok && work[j].dropped != nil {
-			continue
+		if j, ok := last[id(p)]; ok {
+			if work[j].dropped != nil {
+				continue
+			}
+			work[i].unsure = p.unsure || work[j].unsure
 		}
 		last[id(p)] = i
 	}
@@ -76,6 +79,7 @@ func (n *Node) placeAll(work []placement) (retry []placement) {
 		defer mu.Unlock()
 		switch {
 		case !ok:
+			p.unsure = true
 			retry = append(retry, p)
 		case p.topic != nil:
 			opened = append(opened, p.topic)
@@ -130,7 +134,7 @@ func (n *Node) placementUnit(p placement) *log.Unit {
 		switch part, ok := n.store.Partition(id); {
 		case !ok:
 			u.PartitionOpen(id, t.Settings, t.Index)
-		case part.Settings() != t.Settings:
+		case p.unsure || part.Settings() != t.Settings:
 			u.PartitionSettings(id, t.Settings, t.Index)
 		}
 	}
