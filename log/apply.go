@@ -376,9 +376,12 @@ func (a *applying) mutate(op Op) {
 	switch op.Kind {
 	case OpOffsets:
 		group, offsets := op.Offsets()
-		s.groups.commit(group, slices.DeleteFunc(offsets, func(o GroupOffset) bool { return a.remembers(o.Partition) }))
+		s.groups.commit(group, slices.DeleteFunc(offsets, func(o GroupOffset) bool { return a.remembers(o.Partition) }), a.now)
 	case OpGroupDrop:
 		s.groups.drop(op.Group())
+	case OpGroupExpire:
+		group, idle := op.GroupExpire()
+		s.groups.expire(group, idle, a.now)
 	case OpProgress:
 		pr := s.scratch.judging.progress
 		pr.Extra = append([]byte(nil), pr.Extra...) // do not keep the entry for it

@@ -143,6 +143,8 @@ func validOp(k OpKind, b []byte) bool {
 		return len(b) == partitionSz+8+settingsSz && b[len(b)-1] <= 3
 	case OpPartitionDrop, OpLogStart:
 		return len(b) == partitionSz+8
+	case OpGroupExpire:
+		return len(b) >= 8 && getI64(b) >= 0
 	case OpCommand, OpGroupDrop:
 		return true
 	}
@@ -248,6 +250,9 @@ func getI64(b []byte) int64 { return int64(binary.BigEndian.Uint64(b)) }
 func (o Op) Append() (p PartitionID, batch []byte) {
 	return getPartition(o.Body), o.Body[partitionSz:]
 }
+
+// GroupExpire takes an OpGroupExpire apart; idle is ns of append time.
+func (o Op) GroupExpire() (group string, idle int64) { return string(o.Body[8:]), getI64(o.Body) }
 
 // Group is the group name of an OpOffsets or OpGroupDrop.
 func (o Op) Group() string {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headrace/headrace/internal/golden"
 )
@@ -35,6 +36,7 @@ func oneOfEach() []*Unit {
 	step.State(task, []byte("empty"), []byte{})
 	end.LogStart(p, 4)
 	end.GroupDrop("readers")
+	end.GroupExpire("old readers", 168*time.Hour)
 	end.TaskDrop(task)
 	end.PartitionDrop(p, 43)
 	cmd.Command([]byte("metadata"))
@@ -73,6 +75,9 @@ func describe(e Entry) string {
 				fmt.Fprintf(&b, "%q", op.Body)
 			case OpGroupDrop:
 				fmt.Fprint(&b, op.Group())
+			case OpGroupExpire:
+				g, idle := op.GroupExpire()
+				fmt.Fprintf(&b, "%s %v", g, time.Duration(idle))
 			}
 			b.WriteByte('\n')
 		}
@@ -121,6 +126,9 @@ func rebuild(e Entry) []byte {
 				u.Command(op.Body)
 			case OpGroupDrop:
 				u.GroupDrop(op.Group())
+			case OpGroupExpire:
+				g, idle := op.GroupExpire()
+				u.GroupExpire(g, time.Duration(idle))
 			}
 		}
 		units = append(units, u)

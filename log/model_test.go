@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headrace/headrace/log/record"
 )
@@ -21,6 +22,7 @@ type model struct {
 	dropped map[PartitionID]int64
 	tasks   map[TaskID]*modelTask
 	groups  map[string]map[PartitionID]GroupOffset
+	active  map[string]int64 // append time of a group's last commit
 }
 
 type modelPart struct {
@@ -45,7 +47,7 @@ type modelTask struct {
 }
 
 func newModel() *model {
-	return &model{parts: map[PartitionID]*modelPart{}, dropped: map[PartitionID]int64{}, tasks: map[TaskID]*modelTask{}, groups: map[string]map[PartitionID]GroupOffset{}}
+	return &model{parts: map[PartitionID]*modelPart{}, dropped: map[PartitionID]int64{}, tasks: map[TaskID]*modelTask{}, groups: map[string]map[PartitionID]GroupOffset{}, active: map[string]int64{}}
 }
 
 // modelResult is what matters of a Result.
@@ -107,6 +109,7 @@ func (m *model) unit(index, term uint64, unit int32, ops []Op) (r modelResult) {
 			p.end = last + 1
 		case OpOffsets:
 			g, offsets := op.Offsets()
+			m.active[g] = m.now
 			if m.groups[g] == nil {
 				m.groups[g] = map[PartitionID]GroupOffset{}
 			}
@@ -121,6 +124,12 @@ func (m *model) unit(index, term uint64, unit int32, ops []Op) (r modelResult) {
 			}
 		case OpGroupDrop:
 			delete(m.groups, op.Group())
+			delete(m.active, op.Group())
+		case OpGroupExpire:
+			if g, idle := op.GroupExpire(); m.active[g] != 0 && m.now-m.active[g] > idle {
+				delete(m.groups, g)
+				delete(m.active, g)
+			}
 		case OpProgress:
 			pr := op.Progress()
 			t := m.tasks[pr.Task]
@@ -356,6 +365,27 @@ func (m *model) compare(s *Store) error {
 		}
 	}
 	slices.Sort(names)
+	for _, g := range []string{"a", "b", "c"} {
+		if at, ok := s.GroupActive(g); at != m.active[g] || ok != (m.active[g] != 0) {
+			return fmt.Errorf("group %s was active at %d %v, model %d", g, at, ok, m.active[g])
+		}
+	}
+	all, twice := map[string]map[PartitionID]GroupOffset{}, false
+	if err := s.EachGroupOffset(func(g string, o GroupOffset) {
+		if all[g] == nil {
+			all[g] = map[PartitionID]GroupOffset{}
+		}
+		_, again := all[g][o.Partition]
+		twice = twice || again
+		all[g][o.Partition] = o
+	}); err != nil {
+		return err
+	}
+	for g, offsets := range m.groups {
+		if len(offsets) > 0 && !maps.Equal(all[g], offsets) || len(all) != len(names) || twice {
+			return fmt.Errorf("offsets of group %s: %v, model %v", g, all[g], offsets)
+		}
+	}
 	if got, err := s.Groups(); err != nil || !slices.Equal(got, names) {
 		return fmt.Errorf("groups %v %v, model %v", got, err, names)
 	}
@@ -532,9 +562,16 @@ func (g *generator) unit() *Unit {
 		}
 	case 5, 6, 7:
 		group := string(rune('a' + g.r.IntN(3)))
-		if g.r.IntN(6) == 0 {
+		switch g.r.IntN(8) {
+		case 0:
 			u.GroupDrop(group)
-			break
+			return u
+		case 1:
+			u.GroupExpire(group, time.Duration(g.r.Int64N(5e9)))
+			return u
+		case 2:
+			u.Offsets(group, nil)
+			return u
 		}
 		u.Offsets(group, []GroupOffset{
 			{Partition: g.id(), Offset: g.r.Int64N(20) - 2, Metadata: "m", CommittedAt: g.time},

@@ -32,7 +32,7 @@ func Open(o Options) (*Store, error) {
 		poisoned: make(chan struct{}),
 	}
 	s.parts.m, s.tasks.m = map[PartitionID]*Partition{}, map[TaskID]*TaskState{}
-	s.groups.cur = newGeneration()
+	s.groups.cur, s.groups.active = newGeneration(), map[string]int64{}
 	s.pending.tasks = map[TaskID]struct{}{}
 	s.handles = &handleCache{s: s}
 	s.handles.mu.m = map[string]*handle{}
@@ -82,7 +82,7 @@ func (s *Store) recover(c point) error {
 	if err := s.checkLog(at); err != nil {
 		return err
 	}
-	for _, load := range []func() error{s.loadPartitions, s.loadSegments, s.loadProducers, s.loadTasks, s.loadDropped, s.loadMixedFiles} {
+	for _, load := range []func() error{s.loadPartitions, s.loadSegments, s.loadProducers, s.loadTasks, s.loadGroups, s.loadDropped, s.loadMixedFiles} {
 		if err := load(); err != nil {
 			return err
 		}
@@ -225,6 +225,22 @@ func (s *Store) loadTasks() error {
 		s.tasks.m[TaskID(k)] = &t
 		return err
 	})
+}
+
+func (s *Store) loadGroups() error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowActive}, UpperBound: []byte{rowActive + 1}})
+	if err != nil {
+		return s.kvError(err)
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		at, err := decodeActive(it.Value())
+		if err != nil {
+			_ = it.Close()
+			return s.kvError(err)
+		}
+		s.groups.active[string(it.Key()[1:])] = at
+	}
+	return s.kvError(it.Close())
 }
 
 func (s *Store) loadDropped() error {

@@ -50,7 +50,7 @@ func (s *Store) retention(p *Partition, l *layout, now int64) (offset int64, err
 		size += l.segs[i].logBytes
 	}
 	drop := func(lastAppend, bytes int64) bool {
-		old := set.RetentionMs >= 0 && lastAppend/int64(time.Millisecond)+set.RetentionMs < now
+		old := set.RetentionMs >= 0 && now-lastAppend/int64(time.Millisecond) > set.RetentionMs
 		big := set.RetentionBytes >= 0 && size-bytes >= set.RetentionBytes
 		if old || big {
 			size -= bytes

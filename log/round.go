@@ -343,6 +343,10 @@ func (w *writer) rows(r *round) {
 		prefix := groupKey(name)
 		if c.dropped {
 			w.delRange(prefix)
+			w.del(activeKey(name))
+		}
+		if c.active > 0 {
+			w.set(activeKey(name), encodeActive(c.active))
 		}
 		for id, o := range c.offsets {
 			key := appendPartition(append([]byte(nil), prefix...), id)

@@ -13,6 +13,7 @@ const (
 	rowDropped   = 'd' // topic, index: a partition that must not come back
 	rowMixedFile = 'f' // number: a file of the mixed segment
 	rowGroup     = 'g' // group, topic, index: a committed offset
+	rowActive    = 'h' // group: when it last committed
 	rowState     = 'k' // task, key: a state row
 	rowPlaced    = 'l' // raft index, topic, index, number: what a round wrote to files
 	rowMixed     = 'm' // topic, index, base offset: a run of batches in the mixed segment
@@ -276,6 +277,18 @@ func encodeGroupRow(b []byte, o *GroupOffset) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(o.LeaderEpoch))
 	b = appendI64(b, o.CommittedAt)
 	return append(b, o.Metadata...)
+}
+
+func encodeActive(at int64) []byte { return appendI64([]byte{rowVersion}, at) }
+
+func decodeActive(v []byte) (at int64, err error) {
+	f := readRow(v)
+	at = f.i64()
+	return at, f.end(rowActive)
+}
+
+func activeKey(group string) []byte {
+	return append(append(make([]byte, 0, 1+len(group)), rowActive), group...)
 }
 
 func decodeGroupRow(id, v []byte) (GroupOffset, error) {

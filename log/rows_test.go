@@ -23,6 +23,9 @@ func anyRow(kind byte, v []byte) (value any, again []byte, err error) {
 	case rowGroup:
 		r, err := decodeGroupRow(make([]byte, partitionSz), v)
 		return r, encodeGroupRow(nil, &r), err
+	case rowActive:
+		at, err := decodeActive(v)
+		return at, encodeActive(at), err
 	case rowPlaced:
 		r, err := decodePlaced(v)
 		return r, r.encode(), err
@@ -49,7 +52,7 @@ func anyRow(kind byte, v []byte) (value any, again []byte, err error) {
 }
 
 var rowKinds = []byte{
-	rowApplied, rowDropped, rowMixedFile, rowGroup, rowPlaced, rowMixed, rowPartition, rowProducer, rowSegment, rowTask,
+	rowApplied, rowDropped, rowMixedFile, rowGroup, rowActive, rowPlaced, rowMixed, rowPartition, rowProducer, rowSegment, rowTask,
 }
 
 func seedRows() map[byte][]byte {
@@ -66,6 +69,7 @@ func seedRows() map[byte][]byte {
 		rowDropped:   droppedAt{1, 2}.encode(),
 		rowMixedFile: mixedFile{10, 5}.encode(),
 		rowGroup:     encodeGroupRow(nil, &o),
+		rowActive:    encodeActive(8),
 		rowPlaced:    (&placedRow{mixed: true, base: 4, indexPos: 5, blocks: []byte("blocks")}).encode(),
 		rowMixed:     encodeMixed(3, []byte("block")),
 		rowPartition: part.encode(nil),

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Sizes that every shard keeps to. A write-ahead log with small segments needs smaller ones, which the
@@ -69,16 +70,17 @@ const (
 	OpLogStart          OpKind = 10 // raise the log start of a partition
 	OpCommand           OpKind = 11 // opaque bytes of the metadata machine; the store rejects it
 	OpGroupDrop         OpKind = 12 // forget a consumer group
+	OpGroupExpire       OpKind = 13 // forget a consumer group that has not committed anything for a while
 )
 
 var opNames = [...]string{
 	"", "append", "offsets", "progress", "state", "task-open", "task-drop", "partition-open",
-	"partition-settings", "partition-drop", "log-start", "command", "group-drop",
+	"partition-settings", "partition-drop", "log-start", "command", "group-drop", "group-expire",
 }
 
 // String is the name that FORMAT.md uses.
 func (k OpKind) String() string {
-	if k >= OpAppend && k <= OpGroupDrop {
+	if k >= OpAppend && k <= OpGroupExpire {
 		return opNames[k]
 	}
 	return fmt.Sprintf("op-%d", uint8(k))
@@ -183,7 +185,8 @@ func (u *Unit) Append(p PartitionID, batch []byte) {
 	u.b = append(u.b, batch...)
 }
 
-// Offsets commits offsets of a consumer group.
+// Offsets commits offsets of a consumer group. Without offsets it only says that the group is in use, which keeps it from
+// expiring.
 func (u *Unit) Offsets(group string, o []GroupOffset) {
 	size := 4 + len(group) + 4
 	for i := range o {
@@ -205,6 +208,13 @@ func (u *Unit) Offsets(group string, o []GroupOffset) {
 func (u *Unit) GroupDrop(group string) {
 	u.op(OpGroupDrop, len(group))
 	u.b = append(u.b, group...)
+}
+
+// GroupExpire forgets a consumer group and all its offsets if, by append time, its last Offsets was longer than idle ago;
+// otherwise it changes nothing. Both are a yes.
+func (u *Unit) GroupExpire(group string, idle time.Duration) {
+	u.op(OpGroupExpire, 8+len(group))
+	u.b = append(appendI64(u.b, int64(idle)), group...)
 }
 
 // Progress makes the unit a step of p.Task.
