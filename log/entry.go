@@ -140,7 +140,7 @@ func validOp(k OpKind, b []byte) bool {
 	case OpTaskOpen, OpTaskDrop:
 		return len(b) == 16
 	case OpPartitionOpen, OpPartitionSettings:
-		return len(b) == partitionSz+8+settingsSz && b[len(b)-1] <= 3
+		return len(b) >= partitionSz+8 && validSettings(b[partitionSz+8:])
 	case OpPartitionDrop, OpLogStart:
 		return len(b) == partitionSz+8
 	case OpGroupExpire:
@@ -332,16 +332,9 @@ func (o Op) Task() TaskID { return TaskID(o.Body[:16]) }
 // Partition takes an OpPartitionOpen, OpPartitionSettings or OpPartitionDrop apart; a drop has no settings.
 func (o Op) Partition() (p PartitionID, s PartitionSettings, metaIndex uint64) {
 	if o.Kind != OpPartitionDrop {
-		s = getSettings(o.Body[partitionSz+8:])
+		s, _ = getSettings(o.Body[partitionSz+8:])
 	}
 	return getPartition(o.Body), s, binary.BigEndian.Uint64(o.Body[partitionSz:])
-}
-
-func getSettings(b []byte) PartitionSettings {
-	return PartitionSettings{
-		RetentionMs: getI64(b), RetentionBytes: getI64(b[8:]), MaxBatchBytes: int32(binary.BigEndian.Uint32(b[16:])),
-		Compact: b[20]&1 != 0, AppendTimestamps: b[20]&2 != 0,
-	}
 }
 
 // LogStart takes an OpLogStart apart.

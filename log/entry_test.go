@@ -21,6 +21,10 @@ func oneOfEach() []*Unit {
 	var open, produce, offsets, step, end, cmd Unit
 	open.PartitionOpen(p, set, 41)
 	open.PartitionSettings(p, PartitionSettings{RetentionMs: -1, RetentionBytes: -1, AppendTimestamps: true}, 42)
+	open.PartitionSettings(p, PartitionSettings{
+		RetentionMs: -1, RetentionBytes: -1, Compact: true, SegmentBytes: 1 << 20, SegmentMs: 3_600_000,
+		DeleteRetentionMs: 1000, MinCompactionLagMs: 2000, MaxCompactionLagMs: 3000, MinDirtyPPM: 100_000,
+	}, 43)
 	open.TaskOpen(task)
 	produce.Append(p, []byte("(a record batch)"))
 	offsets.Offsets("readers", []GroupOffset{
@@ -38,7 +42,7 @@ func oneOfEach() []*Unit {
 	end.GroupDrop("readers")
 	end.GroupExpire("old readers", 168*time.Hour)
 	end.TaskDrop(task)
-	end.PartitionDrop(p, 43)
+	end.PartitionDrop(p, 44)
 	cmd.Command([]byte("metadata"))
 	return []*Unit{&open, &produce, &offsets, &step, &end, &cmd, {}}
 }

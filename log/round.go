@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -743,15 +744,24 @@ func (o *ownWriter) begin(seg segmentInfo, fresh bool) {
 // rollAge is how long (append time) a segment grows before another begins, so that retention by time finds
 // something to drop.
 func rollAge(set PartitionSettings) time.Duration {
-	age := 7 * 24 * time.Hour
+	age := time.Duration(min(set.segmentMs(), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	if set.RetentionMs > 0 {
-		age = min(age, max(time.Minute, time.Duration(set.RetentionMs)*time.Millisecond/8))
+		age = min(age, max(time.Minute, time.Duration(min(set.RetentionMs, math.MaxInt64/int64(time.Millisecond)))*time.Millisecond/8))
 	}
 	return age
 }
 
+// segmentBytes is the size at which a segment of a partition is closed. A setting below ThinBytes would make a file for
+// what no partition gets one for.
+func (s *Store) segmentBytes(set PartitionSettings) int64 {
+	if set.SegmentBytes <= 0 {
+		return s.opts.SegmentBytes
+	}
+	return max(set.SegmentBytes, s.opts.ThinBytes)
+}
+
 func (o *ownWriter) add(b *tailBatch) error {
-	if o.open && o.seg.logBytes > 0 && (o.seg.logBytes+int64(b.size) > o.w.s.opts.SegmentBytes ||
+	if o.open && o.seg.logBytes > 0 && (o.seg.logBytes+int64(b.size) > o.w.s.segmentBytes(o.rp.settings) ||
 		b.AppendTime-o.seg.firstAppend > int64(rollAge(o.rp.settings))) {
 		if err := o.finish(); err != nil {
 			return err

@@ -106,6 +106,14 @@ func (f *fields) i64() int64  { return int64(f.u64()) }
 func (f *fields) u32() uint32 { return binary.BigEndian.Uint32(f.take(4)) }
 func (f *fields) u8() byte    { return f.take(1)[0] }
 
+func (f *fields) settings() PartitionSettings {
+	s, n := getSettings(f.b)
+	if f.take(n); !f.ok || n == 0 {
+		f.ok = false
+	}
+	return s
+}
+
 // end is the error of a row that must be over.
 func (f *fields) end(kind byte) error {
 	if !f.ok || len(f.b) != 0 {
@@ -158,7 +166,7 @@ func (r *partitionRow) encode(b []byte) []byte {
 
 func decodePartition(v []byte) (partitionRow, error) {
 	f := readRow(v)
-	r := partitionRow{metaIndex: f.u64(), settings: getSettings(f.take(settingsSz))}
+	r := partitionRow{metaIndex: f.u64(), settings: f.settings()}
 	r.start, r.end, r.lastAppend = f.i64(), f.i64(), f.i64()
 	r.mixStart, r.mixBytes, r.mixRuns, r.mixOldest = f.i64(), f.i64(), int(f.i64()), f.i64()
 	return r, f.end(rowPartition)

@@ -115,15 +115,6 @@ type Progress struct {
 	Extra       []byte  // the runtime's own: emission cursor and the like
 }
 
-// PartitionSettings is what Apply and retention need to know of a topic's configuration.
-type PartitionSettings struct {
-	RetentionMs      int64 // keep records at least this long after their append, -1: no limit
-	RetentionBytes   int64 // keep at least this many of the last bytes, -1: no limit
-	MaxBatchBytes    int32 // largest accepted batch; 0: MaxBatchBytes of this package
-	Compact          bool
-	AppendTimestamps bool // the topic's record timestamps are append times
-}
-
 // A Unit is a list of operations that apply together or not at all. Methods append encoded operations; every
 // argument is copied before they return. The zero value is an empty unit. A Unit is used by one goroutine.
 //
@@ -147,7 +138,6 @@ const (
 	partitionSz = 20 // topic, index
 	cutSz       = partitionSz + 8
 	offsetMin   = partitionSz + 8 + 4 + 8 + 4
-	settingsSz  = 8 + 8 + 4 + 1
 )
 
 func (u *Unit) op(k OpKind, size int) {
@@ -277,7 +267,7 @@ func (u *Unit) TaskDrop(task TaskID) {
 func (u *Unit) partition(k OpKind, p PartitionID, metaIndex uint64, s *PartitionSettings) {
 	size := partitionSz + 8
 	if s != nil {
-		size += settingsSz
+		size += settingsSize(*s)
 	}
 	u.op(k, size)
 	u.b = appendPartition(u.b, p)
@@ -285,20 +275,6 @@ func (u *Unit) partition(k OpKind, p PartitionID, metaIndex uint64, s *Partition
 	if s != nil {
 		u.b = appendSettings(u.b, *s)
 	}
-}
-
-func appendSettings(b []byte, s PartitionSettings) []byte {
-	b = appendI64(b, s.RetentionMs)
-	b = appendI64(b, s.RetentionBytes)
-	b = binary.BigEndian.AppendUint32(b, uint32(s.MaxBatchBytes))
-	var flags byte
-	if s.Compact {
-		flags |= 1
-	}
-	if s.AppendTimestamps {
-		flags |= 2
-	}
-	return append(b, flags)
 }
 
 // PartitionOpen creates a partition. metaIndex is the metadata index of the decision: an open that is not

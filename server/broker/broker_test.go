@@ -54,6 +54,10 @@ func TestConfigsBecomeSettings(t *testing.T) {
 		{map[string]string{"retention.ms": "5", "retention.bytes": "7", "max.message.bytes": "2048"}, log.PartitionSettings{RetentionMs: 5, RetentionBytes: 7, MaxBatchBytes: 2048}},
 		{map[string]string{"cleanup.policy": "compact", "retention.ms": "5"}, log.PartitionSettings{RetentionMs: -1, RetentionBytes: -1, MaxBatchBytes: 1048588, Compact: true}},
 		{map[string]string{"cleanup.policy": "compact, delete", "retention.ms": "5"}, log.PartitionSettings{RetentionMs: 5, RetentionBytes: -1, MaxBatchBytes: 1048588, Compact: true}},
+		{map[string]string{"cleanup.policy": "compact", "segment.bytes": "2097152", "segment.ms": "1000", "delete.retention.ms": "0", "min.compaction.lag.ms": "5", "max.compaction.lag.ms": "6", "min.cleanable.dirty.ratio": "0.25"}, log.PartitionSettings{
+			RetentionMs: -1, RetentionBytes: -1, MaxBatchBytes: 1048588, Compact: true, SegmentBytes: 2 << 20, SegmentMs: 1000,
+			DeleteRetentionMs: -1, MinCompactionLagMs: 5, MaxCompactionLagMs: 6, MinDirtyPPM: 250_000,
+		}},
 		{map[string]string{"message.timestamp.type": "LogAppendTime"}, log.PartitionSettings{RetentionMs: -1, RetentionBytes: -1, MaxBatchBytes: 1048588, AppendTimestamps: true}},
 	} {
 		if got, err := ParseConfigs(c.configs); err != nil || got != c.want {
@@ -66,6 +70,11 @@ func TestConfigsBecomeSettings(t *testing.T) {
 	} {
 		if _, err := ParseConfigs(map[string]string{name: value}); AsError(err).Code != InvalidConfig {
 			t.Errorf("%s=%s: %v", name, value, err)
+		}
+	}
+	for _, configs := range []map[string]string{{"min.cleanable.dirty.ratio": "NaN"}, {"min.compaction.lag.ms": "7", "max.compaction.lag.ms": "6"}} {
+		if _, err := ParseConfigs(configs); AsError(err).Code != InvalidConfig {
+			t.Errorf("%v: %v", configs, err)
 		}
 	}
 	for name, c := range topicConfigs {

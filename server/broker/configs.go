@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -48,7 +49,7 @@ var topicConfigs = map[string]topicConfig{
 	"compression.gzip.level":                  {typ: "int", def: "-1", min: -1, max: 9},
 	"compression.lz4.level":                   {typ: "int", def: "9", min: 1, max: 17},
 	"compression.zstd.level":                  {typ: "int", def: "3", min: -131072, max: 22},
-	"delete.retention.ms":                     {typ: "long", def: "86400000", min: 0, max: maxLong},
+	"delete.retention.ms":                     {typ: "long", def: "86400000", min: 0, max: maxLong, honoured: true, doc: "Of a compacted topic: how long a tombstone is kept after compaction has first met it."},
 	"file.delete.delay.ms":                    {typ: "long", def: "60000", min: 0, max: maxLong},
 	"flush.messages":                          {typ: "long", def: "9223372036854775807", min: 1, max: maxLong, doc: "Every acknowledged record is synced whatever this says."},
 	"flush.ms":                                {typ: "long", def: "9223372036854775807", min: 0, max: maxLong, doc: "Every acknowledged record is synced whatever this says."},
@@ -57,23 +58,23 @@ var topicConfigs = map[string]topicConfig{
 	"leader.replication.throttled.replicas":   {typ: "list", def: ""},
 	"local.retention.bytes":                   {typ: "long", def: "-2", min: -2, max: maxLong},
 	"local.retention.ms":                      {typ: "long", def: "-2", min: -2, max: maxLong},
-	"max.compaction.lag.ms":                   {typ: "long", def: "9223372036854775807", min: 1, max: maxLong},
+	"max.compaction.lag.ms":                   {typ: "long", def: "9223372036854775807", min: 1, max: maxLong, honoured: true, doc: "A record that compaction has not met for this long makes its partition due whatever min.cleanable.dirty.ratio says."},
 	"message.downconversion.enable":           {typ: "boolean", def: "false"},
 	"message.format.version":                  {typ: "string", def: "3.0-IV1"},
 	"message.timestamp.after.max.ms":          {typ: "long", def: "9223372036854775807", min: 0, max: maxLong},
 	"message.timestamp.before.max.ms":         {typ: "long", def: "9223372036854775807", min: 0, max: maxLong},
 	"message.timestamp.difference.max.ms":     {typ: "long", def: "9223372036854775807", min: 0, max: maxLong},
-	"min.cleanable.dirty.ratio":               {typ: "double", def: "0.5"},
-	"min.compaction.lag.ms":                   {typ: "long", def: "0", min: 0, max: maxLong},
+	"min.cleanable.dirty.ratio":               {typ: "double", def: "0.5", honoured: true, doc: "The share of a partition's bytes that compaction has not met yet from which on it works."},
+	"min.compaction.lag.ms":                   {typ: "long", def: "0", min: 0, max: maxLong, honoured: true, doc: "Compaction leaves records alone for this long after their append."},
 	"min.insync.replicas":                     {typ: "int", def: "1", min: 1, max: maxInt, doc: "Acknowledged means synced on a majority of the shard whatever this says."},
 	"preallocate":                             {typ: "boolean", def: "false"},
 	"remote.log.copy.disable":                 {typ: "boolean", def: "false"},
 	"remote.log.delete.on.disable":            {typ: "boolean", def: "false"},
 	"remote.storage.enable":                   {typ: "boolean", def: "false"},
-	"segment.bytes":                           {typ: "int", def: "1073741824", min: 14, max: maxInt},
+	"segment.bytes":                           {typ: "int", def: "268435456", min: 14, max: maxInt, honoured: true, doc: "The size at which a segment file is closed; at least 1 MiB."},
 	"segment.index.bytes":                     {typ: "int", def: "10485760", min: 4, max: maxInt},
 	"segment.jitter.ms":                       {typ: "long", def: "0", min: 0, max: maxLong},
-	"segment.ms":                              {typ: "long", def: week, min: 1, max: maxLong},
+	"segment.ms":                              {typ: "long", def: week, min: 1, max: maxLong, honoured: true, doc: "The age at which a segment file is closed: retention and compaction take closed ones."},
 	"unclean.leader.election.enable":          {typ: "boolean", def: "false"},
 }
 
@@ -107,6 +108,24 @@ func ParseConfigs(configs map[string]string) (log.PartitionSettings, error) {
 		RetentionMs: num("retention.ms"), RetentionBytes: num("retention.bytes"),
 		MaxBatchBytes: int32(num("max.message.bytes")), AppendTimestamps: get("message.timestamp.type") == "LogAppendTime",
 	}
+	own := func(name string) int64 { // 0: not said
+		if _, ok := configs[name]; !ok {
+			return 0
+		}
+		return num(name)
+	}
+	s.SegmentBytes, s.SegmentMs = own("segment.bytes"), own("segment.ms")
+	s.MinCompactionLagMs, s.MaxCompactionLagMs = own("min.compaction.lag.ms"), own("max.compaction.lag.ms")
+	if s.MaxCompactionLagMs > 0 && s.MaxCompactionLagMs < s.MinCompactionLagMs {
+		return s, Errorf(InvalidConfig, "max.compaction.lag.ms=%d is below min.compaction.lag.ms=%d", s.MaxCompactionLagMs, s.MinCompactionLagMs)
+	}
+	if _, ok := configs["delete.retention.ms"]; ok {
+		s.DeleteRetentionMs = cmp.Or(num("delete.retention.ms"), -1)
+	}
+	if v, ok := configs["min.cleanable.dirty.ratio"]; ok {
+		f, _ := strconv.ParseFloat(v, 64)
+		s.MinDirtyPPM = cmp.Or(int32(math.Round(f*1e6)), -1)
+	}
 	deletes := false
 	for _, p := range splitList(get("cleanup.policy")) {
 		s.Compact = s.Compact || p == "compact"
@@ -129,7 +148,7 @@ func (c topicConfig) check(name, value string) error {
 			return bad("a number from " + strconv.FormatInt(c.min, 10) + " to " + strconv.FormatInt(c.max, 10))
 		}
 	case "double":
-		if f, err := strconv.ParseFloat(value, 64); err != nil || f < 0 || f > 1 {
+		if f, err := strconv.ParseFloat(value, 64); err != nil || !(f >= 0 && f <= 1) { // also no NaN
 			return bad("a number from 0 to 1")
 		}
 	case "boolean":
