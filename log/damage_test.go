@@ -357,6 +357,8 @@ func TestAStoreAheadOfItsLogSaysSo(t *testing.T) {
 
 type fakeLog struct{ first, last, term uint64 }
 
+func (l fakeLog) SyncTo(uint64) error { return nil }
+
 func (l fakeLog) Bounds() (first, last uint64) { return l.first, l.last }
 
 func (l fakeLog) ReadEntry(index uint64) (term uint64, data []byte, err error) {

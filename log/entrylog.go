@@ -14,4 +14,6 @@ func (l walLog) ReadEntry(index uint64) (term uint64, data []byte, err error) {
 	return e.Term, e.Data, err
 }
 
+func (l walLog) SyncTo(index uint64) error { return l.w.SyncTo(index) }
+
 func (l walLog) Bounds() (first, last uint64) { return l.w.FirstIndex(), l.w.LastIndex() }

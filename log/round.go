@@ -188,6 +188,12 @@ func (s *Store) runRound() (bool, error) {
 		}
 	}
 	begun := time.Now()
+	if s.opts.Log != nil {
+		// What the log can still forget must not be in files, or the store would be ahead of its log.
+		if err := s.opts.Log.SyncTo(w.cur.index); err != nil {
+			return false, fmt.Errorf("sync the log up to %d: %w", w.cur.index, err)
+		}
+	}
 	if err := w.carryOut(w.cur); err != nil {
 		if perr := s.poisonedErr(); perr != nil {
 			return false, perr

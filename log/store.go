@@ -23,6 +23,8 @@ type EntryLog interface {
 	ReadEntry(index uint64) (term uint64, data []byte, err error)
 	// Bounds returns the first and the last raft index held, 0 and 0 if there is none.
 	Bounds() (first, last uint64)
+	// SyncTo returns when the entries up to index would survive a power cut.
+	SyncTo(index uint64) error
 }
 
 // Options of a Store. Zero values mean the defaults.

@@ -124,6 +124,10 @@ type Unit struct {
 	b       []byte // unitHeader bytes of room, then operations
 	step    bool   // holds a Progress
 	appends bool   // holds an Append or a State
+
+	// SemiSync lets a shard answer before the unit is synced, once a majority has it in memory that outlives the
+	// process. It is not part of the encoding. A unit with progress is always synced.
+	SemiSync bool
 }
 
 // Kinds of units, on disk.
@@ -314,6 +318,9 @@ func (u *Unit) Size() int { return max(len(u.b), unitHeader) }
 // and retain.
 func (u *Unit) Appends() bool { return u.appends }
 
+// Step reports whether the unit advances a task.
+func (u *Unit) Step() bool { return u.step }
+
 // Empty reports whether the unit holds no operation.
 func (u *Unit) Empty() bool { return len(u.b) <= unitHeader }
 
@@ -322,5 +329,5 @@ func (u *Unit) Reset() {
 	if u.b != nil {
 		u.b = u.b[:unitHeader]
 	}
-	u.step, u.appends = false, false
+	u.step, u.appends, u.SemiSync = false, false, false
 }

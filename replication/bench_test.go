@@ -41,7 +41,7 @@ func benchShard(b *testing.B, machine string) (*Shard, log.PartitionID) {
 			if machine == "nothing" {
 				return &nothing{}, nil
 			}
-			return log.Open(log.Options{FS: fs, Dir: dir + "/store", Log: entryLog{w}, Logger: quiet})
+			return log.Open(log.Options{FS: fs, Dir: dir + "/store", Log: log.FromWAL(w), Logger: quiet})
 		},
 	})
 	must(b, err)

@@ -30,6 +30,7 @@ type flight struct {
 	props []proposal
 	bytes int64
 	whole bool // props is all of its array
+	semi  bool // every unit may be answered before it is synced
 	// announce is set on the empty entry by which a new leader finds out that it has applied everything
 	// before it.
 	announce bool
@@ -159,8 +160,10 @@ func (c *core) pack(now int64) *flight {
 	c.mu.Unlock()
 
 	units := make([]*log.Unit, len(f.props))
+	f.semi = true
 	for i := range f.props {
 		units[i] = f.props[i].unit
+		f.semi = f.semi && units[i].SemiSync && !units[i].Step()
 	}
 	f.data = log.EncodeEntry(make([]byte, 0, size), stamp, units)
 	return f

@@ -201,7 +201,7 @@ func (n *Node) openShards() error {
 		o := n.shard(n.o.Data, dataDir)
 		o.Machine = func(w *wal.WAL) (StateMachine, error) {
 			s, err := log.Open(log.Options{
-				FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "store"), Log: entryLog{w}, CacheBytes: n.o.CacheBytes,
+				FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "store"), Log: log.FromWAL(w), CacheBytes: n.o.CacheBytes,
 				SegmentBytes: n.o.SegmentBytes, Logger: o.Logger,
 				Events: log.Events{Degraded: func(err error) {
 					if errors.Is(err, syscall.ENOSPC) {
@@ -343,17 +343,3 @@ func (n *Node) obstacles() []string {
 	}
 	return why
 }
-
-// An entryLog is the shard's log as the store reads it.
-type entryLog struct{ w *wal.WAL }
-
-var _ log.EntryLog = entryLog{}
-
-// ReadEntry returns the term and the payload of an entry.
-func (l entryLog) ReadEntry(index uint64) (term uint64, data []byte, err error) {
-	e, err := l.w.Read(index)
-	return e.Term, e.Data, err
-}
-
-// Bounds returns the first and the last index held.
-func (l entryLog) Bounds() (first, last uint64) { return l.w.FirstIndex(), l.w.LastIndex() }

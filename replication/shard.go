@@ -46,6 +46,10 @@ type ShardOptions struct {
 	// Hub connects the members of the group. Nil: one that nobody else is on.
 	Hub *transport.Hub
 
+	// WALDirect writes the log past the page cache, each group durable with its write, where the file system can.
+	// It keeps appends apart from other writes of the system at the price of slower ones on most disks.
+	WALDirect bool
+
 	WALSegmentBytes  int64 // 0: 64 MiB
 	WALReadySegments int   // 0: the log's default
 	WALCacheBytes    int64 // 0: the log's default
@@ -200,7 +204,7 @@ func (s *Shard) open() (err error) {
 	newest, _ := s.snaps.Newest()
 	s.wal, s.recovery, err = wal.Open(wal.Options{
 		FS: o.FS, Dir: join(o.Dir, "wal"), SegmentBytes: o.WALSegmentBytes, ReadySegments: o.WALReadySegments,
-		CacheBytes: o.WALCacheBytes, SyncedIndex: newest.Index, Logger: o.Logger,
+		CacheBytes: o.WALCacheBytes, SyncedIndex: newest.Index, Direct: o.WALDirect, Logger: o.Logger,
 	})
 	if err != nil {
 		return err
@@ -439,7 +443,11 @@ func (s *Shard) pack() {
 			}
 			// The future is not waited for: applied entries are answered by the apply goroutine, and the
 			// others when leadership is lost. See core.
-			s.raft.ApplyLog(raft.Log{Data: f.data}, 0)
+			entry := raft.Log{Data: f.data}
+			if f.semi {
+				entry.Extensions = raftlog.SemiSync
+			}
+			s.raft.ApplyLog(entry, 0)
 		}
 	}
 }

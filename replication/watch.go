@@ -89,6 +89,11 @@ func (s *Shard) watch() {
 			s.log.Fail(err) //nolint:errcheck // it comes back through fail
 			return
 		}
+		if err := s.wal.Poisoned(); err != nil {
+			// By a sync that no append waited for.
+			s.log.Fail(err) //nolint:errcheck // it comes back through fail
+			return
+		}
 		age := s.wal.InFlight()
 		stalled := age >= s.o.StallAfter
 		if stalled != s.stalled.Swap(stalled) {

@@ -61,6 +61,9 @@ var (
 	descWALBytes      = desc("wal_bytes_total", "Bytes written, padding included.", "shard")
 	descWALSeconds    = desc("wal_write_seconds_total", "Time spent writing and syncing groups.", "shard")
 	descWALMax        = desc("wal_write_seconds_max", "The longest write and sync of a group since the start.", "shard")
+	descWALUnsynced   = desc("wal_unsynced_groups_total", "Groups of semi-sync topics alone, written without a sync of their own.", "shard")
+	descWALMemory     = desc("wal_append_memory_bytes", "Memory that groups are built in, by whether it is locked.", "shard", "locked")
+	descWALReady      = desc("wal_segments_ready", "Segments prepared for appends.", "shard")
 	descWALWaits      = desc("wal_segment_waits_total", "Rotations that found no prepared segment.", "shard")
 
 	descStoreUnits    = desc("store_units_total", "Units applied.")
@@ -170,6 +173,10 @@ func (c collector) shards(gauge, count emit) {
 		count(descWALBytes, float64(st.WAL.Bytes), st.Name)
 		count(descWALSeconds, float64(st.WAL.WriteNs)/1e9, st.Name)
 		gauge(descWALMax, float64(st.WAL.MaxWriteNs)/1e9, st.Name)
+		count(descWALUnsynced, float64(st.WAL.Unsynced), st.Name)
+		gauge(descWALMemory, float64(st.WAL.Locked), st.Name, "true")
+		gauge(descWALMemory, float64(st.WAL.AppendMemory-st.WAL.Locked), st.Name, "false")
+		gauge(descWALReady, float64(st.WAL.Ready), st.Name)
 		count(descWALWaits, float64(st.WAL.Waits), st.Name)
 	}
 	m := c.s.node.Store().Metrics()

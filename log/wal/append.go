@@ -16,7 +16,19 @@ const groupSlack = headerSize + 2*indexSize
 //
 // Errors: ErrPoisoned (what was in flight is unknown); ErrGap, ErrTooLarge, ErrNoSegment (nothing was written, except
 // that ErrNoSegment may come after a prefix of the entries); ErrClosed.
-func (w *WAL) Append(entries []Entry) error {
+func (w *WAL) Append(entries []Entry) error { return w.append(entries, true) }
+
+// AppendUnsynced is Append that returns when the operating system has the entries. They survive the death of the
+// process; they survive a power cut once SyncTo, Options.SyncWithin or any synced call after them has synced them.
+// A power cut before that cuts them off, newest first or from anywhere among the unsynced ones on: what is left is
+// always a prefix.
+//
+// A log that writes past the page cache syncs them all the same.
+//
+// Errors: as Append.
+func (w *WAL) AppendUnsynced(entries []Entry) error { return w.append(entries, false) }
+
+func (w *WAL) append(entries []Entry, sync bool) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -41,7 +53,7 @@ func (w *WAL) Append(entries []Entry) error {
 		for i := range entries[:n] {
 			w.group.entry(&entries[i])
 		}
-		if err := w.commit(entries[:n]); err != nil {
+		if err := w.commit(entries[:n], sync || w.cutting()); err != nil {
 			return err
 		}
 		entries = entries[n:]
@@ -96,6 +108,14 @@ func (w *WAL) truncateTo(index uint64) {
 	}
 }
 
+// cutting reports whether the group that is built truncates: such a group is always synced, or the entries that it
+// drops could be known as synced.
+func (w *WAL) cutting() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.cutting != 0
+}
+
 // TruncateBack drops the entries from index on, synced. It does nothing when there are none.
 //
 // Errors: as Append.
@@ -113,7 +133,7 @@ func (w *WAL) TruncateBack(index uint64) error {
 	}
 	w.startGroup()
 	w.truncateTo(index)
-	return w.commit(nil)
+	return w.commit(nil, true)
 }
 
 // Release writes the record of TruncateFront now, in a group of its own, so that upkeep can take segments back although
@@ -129,7 +149,7 @@ func (w *WAL) Release() error {
 	if w.group.n == headerSize {
 		return nil
 	}
-	return w.commit(nil)
+	return w.commit(nil, true)
 }
 
 // Reset drops all entries and makes index the next one, synced: the log after a snapshot up to index-1.
@@ -145,7 +165,7 @@ func (w *WAL) Reset(index uint64) error {
 	defer w.end()
 	w.startGroup()
 	w.group.index(kindReset, index)
-	return w.commit(nil)
+	return w.commit(nil, true)
 }
 
 // A Stable is a stable value for SetStables. A nil Value removes it.
@@ -179,7 +199,7 @@ func (w *WAL) SetStables(values []Stable) error {
 			w.group.stable(v.Key, v.Value)
 		}
 	}
-	return w.commit(nil)
+	return w.commit(nil, true)
 }
 
 func (w *WAL) checkStables(values []Stable) error {
@@ -210,37 +230,40 @@ func (w *WAL) checkStables(values []Stable) error {
 	return nil
 }
 
-// commit writes the group that was built, waits for the disk, and then makes it visible. entries are those in it.
-func (w *WAL) commit(entries []Entry) error {
+// commit writes the group that was built, waits for the disk if it is to be synced, and then makes it visible. entries
+// are those in it.
+func (w *WAL) commit(entries []Entry, sync bool) error {
 	if w.pos+align(int64(w.group.n)) > w.cur.size {
 		if err := w.rotate(); err != nil {
 			return err
 		}
 	}
 	b, link := w.group.finish(w.header(w.cur, w.pos))
-	if err := w.write(w.cur, b, w.pos); err != nil {
+	sync = sync || w.cur.out != w.cur.file
+	if err := w.write(w.cur, b, w.pos, sync); err != nil {
 		return err
 	}
 	at := w.pos
 	w.number++
 	w.chain, w.pos = link, at+int64(len(b))
-	return w.publish(at, entries)
+	return w.publish(at, entries, sync)
 }
 
 // header is that of the next group.
 func (w *WAL) header(s *segment, pos int64) groupHeader {
 	return groupHeader{
-		logID: w.logID, segment: s.seq, number: w.number + 1, synced: w.number, block: uint32(pos / blockSize), prev: w.chain,
+		logID: w.logID, segment: s.seq, number: w.number + 1, synced: w.synced.Load(), block: uint32(pos / blockSize), prev: w.chain,
 	}
 }
 
-// write puts b on the disk. An error poisons the log, and so does whoever gave up on the write meanwhile.
-func (w *WAL) write(s *segment, b []byte, pos int64) error {
+// write puts b into the file and, with sync, on the disk. An error poisons the log, and so does whoever gave up on the
+// write meanwhile.
+func (w *WAL) write(s *segment, b []byte, pos int64, sync bool) error {
 	start := w.o.Now()
 	w.writeStarted.Store(start + 1)
 	_, err := s.out.WriteAt(b, pos)
-	if err == nil && s.out == s.file {
-		err = s.out.SyncData()
+	if err == nil && sync && s.out == s.file {
+		err = w.sync(s)
 	}
 	w.writeStarted.Store(0)
 	if err != nil {
@@ -256,16 +279,33 @@ func (w *WAL) write(s *segment, b []byte, pos int64) error {
 	if ns > w.c.maxWriteNs.Load() {
 		w.c.maxWriteNs.Store(ns)
 	}
+	if !sync {
+		w.c.unsynced.Add(1)
+	}
 	if w.o.Events.Synced != nil {
 		w.o.Events.Synced(int64(len(b)), ns)
 	}
 	return nil
 }
 
-// publish applies the records of the synced group, in the order in which recovery would: it reads them from the
+// sync syncs a segment, alone: see syncWritten.
+func (w *WAL) sync(s *segment) error {
+	select {
+	case w.syncTurn <- struct{}{}:
+	case <-w.poisoned: // the sync in flight failed, or hangs and was given up
+		return w.Poisoned()
+	}
+	defer func() { <-w.syncTurn }()
+	err := s.out.SyncData()
+	if err != nil {
+		w.Poison(fmt.Errorf("sync segment %d: %w", s.seq, err)) // before the turn is given up
+	}
+	return err
+}
+
+// publish applies the records of the written group, in the order in which recovery would: it reads them from the
 // group's own bytes, except for entries, which are at hand.
-func (w *WAL) publish(at int64, entries []Entry) error {
-	releases := false
+func (w *WAL) publish(at int64, entries []Entry, synced bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	small := w.group.buf[headerSize:w.group.n]
@@ -285,14 +325,11 @@ func (w *WAL) publish(at int64, entries []Entry) error {
 		case kindReset:
 			w.mu.reset(r.index)
 			w.mu.ring.clear()
-			w.sentFront, releases = r.index, true
+			w.sentFront = r.index
 		case kindStable:
 			w.mu.setStable(string(r.key), r.stableValue())
 		}
 		small = small[size:]
-	}
-	if w.sentFront != w.mu.syncedFront {
-		w.mu.syncedFront, releases = w.sentFront, true
 	}
 	bytes := int64(0)
 	for i := range entries {
@@ -308,9 +345,11 @@ func (w *WAL) publish(at int64, entries []Entry) error {
 	w.c.entries.Add(int64(len(entries)))
 	w.c.entryBytes.Add(bytes)
 	w.mu.cutting, w.mu.pos = 0, w.pos
-	if releases || !w.mu.settled {
-		w.mu.settled = true
-		w.pokeUpkeep()
+	w.mu.written = syncPoint{w.number, w.mu.last, w.sentFront}
+	if synced {
+		w.noteSynced(w.mu.written)
+	} else {
+		w.pokeSync()
 	}
 	return nil
 }
@@ -319,6 +358,10 @@ func (w *WAL) publish(at int64, entries []Entry) error {
 func (w *WAL) rotate() error {
 	s, err := w.takeReady()
 	if err != nil {
+		return err
+	}
+	// What is not synced yet lies in the last segment alone: one sync is always enough.
+	if err := w.syncWritten(); err != nil {
 		return err
 	}
 	g := &w.opening
@@ -330,7 +373,7 @@ func (w *WAL) rotate() error {
 	}
 	w.mu.Unlock()
 	b, link := g.finish(w.header(s, 0))
-	if err := w.write(s, b, 0); err != nil {
+	if err := w.write(s, b, 0, true); err != nil {
 		return err
 	}
 	w.number++
@@ -342,6 +385,9 @@ func (w *WAL) rotate() error {
 	w.short.Store(w.mu.upkeepErr != nil || len(w.mu.ready) < w.o.ReadySegments)
 	w.mu.segments = append(w.mu.segments, s)
 	w.mu.settled, w.mu.pos = false, w.pos
+	w.mu.written = syncPoint{w.number, w.mu.last, w.mu.syncedFront}
+	w.synced.Store(w.number)
+	w.syncedIndex.Store(w.mu.last)
 	w.mu.Unlock()
 	w.pokeUpkeep()
 	return nil

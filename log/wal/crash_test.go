@@ -88,8 +88,10 @@ type crasher struct {
 	w      *WAL
 	now    model
 	may    []model // what else a crash during the operation in flight may leave
+	loose  []model // and what it may leave because now is not synced
 	states int
 	armed  bool
+	direct bool // writes past the page cache
 	torn   int
 }
 
@@ -99,7 +101,7 @@ func (c *crasher) options(fs fsx.FS) Options {
 	o.MaxGroupBytes = 48 << 10
 	o.CacheBytes = 40 << 10
 	o.SpareSegments = 3
-	o.LogID = 0
+	o.LogID, o.Direct = 0, c.direct
 	return o
 }
 
@@ -186,24 +188,34 @@ func (c *crasher) discard(w *WAL) {
 	must(c.t, w.Close())
 }
 
-func (c *crasher) check(w *WAL) {
+// check returns which of the models that a crash may leave the log is.
+func (c *crasher) check(w *WAL) model {
 	why := []string{}
-	for _, m := range append([]model{c.now}, c.may...) {
+	for _, m := range slices.Concat([]model{c.now}, c.may, c.loose) {
 		reason := m.matches(c.t, w, false)
 		if reason == "" {
-			return
+			return m
 		}
 		why = append(why, reason)
 	}
 	c.t.Fatalf("state %d: the log is none of what it may be: %q", c.states, why)
+	return model{}
 }
 
-// during runs one operation, which moves the model to after, through any of between.
+// during runs one operation that ends synced, which moves the model to after, through any of between.
 func (c *crasher) during(between []model, after model, op func() error) {
+	c.unsynced(between, after, op)
+	c.loose = nil
+}
+
+// unsynced is during for an operation after which a crash may still leave what was there before, back to the last
+// synced one.
+func (c *crasher) unsynced(between []model, after model, op func() error) {
 	c.may = append(between, after)
 	if err := op(); err != nil {
 		c.t.Fatal(err)
 	}
+	c.loose = slices.Concat(c.loose, []model{c.now}, between)
 	c.now, c.may = after, nil
 	if reason := c.now.matches(c.t, c.w, true); reason != "" && c.rng.IntN(8) == 0 {
 		c.t.Fatal(reason)
@@ -232,6 +244,13 @@ func (c *crasher) step(version uint64) {
 			batch = append(batch, entry(first+uint64(i), version, size))
 			between = append(between, m.append(first, i+1, version)) // several groups: a prefix may be there
 		}
+		if c.rng.IntN(3) == 0 && first == m.last+1 {
+			c.unsynced(between, between[n-1], func() error { return c.w.AppendUnsynced(batch) })
+			return
+		}
+		if c.rng.IntN(8) == 0 && m.last > 0 {
+			c.during(nil, m, func() error { return c.w.SyncTo(m.last) })
+		}
 		c.during(between, between[n-1], func() error { return c.w.Append(batch) })
 	case p < 76:
 		if m.last < m.first || m.last == 0 {
@@ -240,7 +259,11 @@ func (c *crasher) step(version uint64) {
 		index := m.last + 1 - c.rng.Uint64N(min(m.last-m.first+1, 10))
 		after := m.clone()
 		after.last = index - 1
-		c.during(nil, after, func() error { return c.w.TruncateBack(index) })
+		end := c.during
+		if index > m.last {
+			end = c.unsynced // nothing to do
+		}
+		end(nil, after, func() error { return c.w.TruncateBack(index) })
 	case p < 84:
 		if m.last < m.first || m.last == 0 {
 			return
@@ -248,7 +271,7 @@ func (c *crasher) step(version uint64) {
 		index := m.first + c.rng.Uint64N(m.last-m.first+2)
 		after := m.clone()
 		after.first = index
-		c.during(nil, after, func() error { return c.w.TruncateFront(index) })
+		c.unsynced(nil, after, func() error { return c.w.TruncateFront(index) })
 	case p < 92:
 		key, value := stableKeys[c.rng.IntN(len(stableKeys))], fmt.Sprint(version)
 		after := m.clone()
@@ -259,10 +282,11 @@ func (c *crasher) step(version uint64) {
 		after := model{first: index, last: index - 1, versions: map[uint64]uint64{}, stable: m.stable}
 		c.during(nil, after, func() error { return c.w.Reset(index) })
 	case p < 97:
-		c.during(nil, m, c.w.Upkeep)
+		c.unsynced(nil, m, c.w.Upkeep)
 	default: // close or crash, and go on with what is there
 		if c.rng.IntN(2) == 0 {
 			must(c.t, c.w.Close())
+			c.loose = nil
 		} else {
 			c.discard(c.w)
 		}
@@ -270,7 +294,8 @@ func (c *crasher) step(version uint64) {
 		w, _, err := Open(c.options(c.hooked()))
 		must(c.t, err)
 		c.w = w
-		c.check(w)
+		c.now = c.check(w).clone()
+		c.loose = nil // recovery has synced what it found
 		if f := w.FirstIndex(); f != 0 {
 			c.now.first = f
 		}
@@ -291,7 +316,7 @@ func TestEveryCrashStateRecovers(t *testing.T) {
 		}
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			c.t = t
-			c.armed = true
+			c.armed, c.direct = true, seed%4 == 3
 			w, _, err := Open(c.options(c.hooked()))
 			must(t, err)
 			c.w = w

@@ -15,6 +15,10 @@
 // Append, TruncateBack, SetStable, Reset and Close take turns; they may be called from any goroutine. Read,
 // TruncateFront, Stable, FirstIndex, LastIndex, Metrics and Poison never wait for a write in flight.
 //
+// AppendUnsynced leaves the sync to whoever comes next: a synced write, SyncTo, or a goroutine that does it within
+// Options.SyncWithin. What is not synced yet always lies in the last segment, and every group says which one before it
+// was known to be synced, so a power cut leaves a prefix, and is not taken for rot.
+//
 // A write or sync that failed, or that somebody gave up on (Poison), is final: every later change returns
 // ErrPoisoned, reads go on, and what was in flight is neither in the log nor out of it until the log is opened again.
 //

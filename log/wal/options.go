@@ -41,6 +41,9 @@ type Options struct {
 	SyncedIndex uint64
 	// Direct writes past the page cache (O_DIRECT, O_DSYNC) where the file system can, instead of write and sync.
 	Direct bool
+	// SyncWithin is how soon what AppendUnsynced wrote is synced when nothing else syncs it; default 5 ms. The sync
+	// itself comes on top. With Inline there is no goroutine for it: SyncTo does it.
+	SyncWithin time.Duration
 	// Inline runs upkeep inside the calls that need it instead of in a goroutine. For tests and tools.
 	Inline bool
 	// Pace is the pause between steps of upkeep that load the disk; default 5 ms. Without a goroutine there is none.
@@ -82,6 +85,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.CacheBytes == 0 {
 		o.CacheBytes = 64 << 20
+	}
+	if o.SyncWithin <= 0 {
+		o.SyncWithin = 5 * time.Millisecond
 	}
 	if o.Pace == 0 {
 		o.Pace = 5 * time.Millisecond

@@ -34,13 +34,9 @@ func (w *WAL) Read(index uint64) (Entry, error) {
 	w.c.readBytes.Add(int64(l.size))
 
 	w.mu.Lock()
-	seg.refs--
-	waited := seg.refs == 0 && len(w.mu.segments) > 0 && seg == w.mu.segments[0]
+	w.unref(seg)
 	closed := w.mu.closed
 	w.mu.Unlock()
-	if waited {
-		w.pokeUpkeep()
-	}
 	if err != nil && closed {
 		err = ErrClosed
 	}

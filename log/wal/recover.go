@@ -44,11 +44,12 @@ func Open(o Options) (*WAL, Recovery, error) {
 	}
 	w := &WAL{
 		o: o, turn: make(chan struct{}, 1), upkeepTurn: make(chan struct{}, 1), poke: make(chan struct{}, 1), stop: make(chan struct{}),
-		poisoned: make(chan struct{}),
+		poisoned: make(chan struct{}), syncTurn: make(chan struct{}, 1), unsynced: make(chan struct{}, 1),
 	}
 	w.mu.state = newState()
 	w.mu.ring.limit = o.CacheBytes
 	w.short.Store(true)
+	w.direct.Store(o.Direct)
 	w.mu.changed = make(chan struct{})
 	rec, err := w.open()
 	if err != nil {
@@ -59,8 +60,8 @@ func Open(o Options) (*WAL, Recovery, error) {
 		return nil, rec, err
 	}
 	if !o.Inline {
-		w.done.Add(1)
-		go w.run()
+		w.done.Go(w.run)
+		w.done.Go(w.runSync)
 		w.pokeUpkeep()
 	}
 	return w, rec, nil
@@ -96,11 +97,32 @@ func (w *WAL) allocate() error {
 	if w.opening.buf, err = fsx.Aligned(int(w.o.openRoom())); err != nil {
 		return err
 	}
-	if err := fsx.Lock(w.group.buf); err != nil {
-		w.o.Logger.Info("write-ahead log buffer is not locked in memory", "dir", w.o.Dir, "err", err)
-	}
+	w.lock()
 	return nil
 }
+
+// lock keeps as much of the append memory from being paged out as the limit allows. The front of it is what matters:
+// small groups use nothing else.
+func (w *WAL) lock() {
+	var first error
+	for n := len(w.group.buf); n >= minLockBytes; n /= 2 {
+		err := fsx.Lock(w.group.buf[:align(int64(n))])
+		if err == nil {
+			w.locked = align(int64(n))
+			break
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if first != nil {
+		w.o.Logger.Info("append memory of the write-ahead log is not all locked: raise the limit on locked memory (ulimit -l) for steady latency under memory pressure",
+			"dir", w.o.Dir, "locked", w.locked, "of", len(w.group.buf), "err", first)
+	}
+}
+
+// minLockBytes is the least that is worth locking.
+const minLockBytes = 64 << 10
 
 // list opens the segment files, sorted by sequence, and notes what is to be removed.
 func (w *WAL) list() ([]*segment, error) {
@@ -137,13 +159,13 @@ func (w *WAL) list() ([]*segment, error) {
 func (w *WAL) report(rec Recovery) {
 	switch {
 	case rec.Fresh:
-		w.o.Logger.Info("write-ahead log made", "dir", w.o.Dir)
+		w.o.Logger.Info("write-ahead log made", "dir", w.o.Dir, "append_memory", len(w.group.buf), "locked", w.locked, "direct", w.direct.Load())
 	case rec.Cut != nil:
 		w.o.Logger.Warn("write-ahead log ended in a torn write, which was cut off", "dir", w.o.Dir, "segment", rec.Cut.Segment,
 			"position", rec.Cut.Position, "group", rec.Cut.Group, "reason", rec.Cut.Reason, "last", rec.Last)
 	default:
 		w.o.Logger.Info("write-ahead log opened", "dir", w.o.Dir, "first", rec.First, "last", rec.Last, "groups", rec.Groups,
-			"bytes", rec.Bytes, "clean", rec.Clean)
+			"bytes", rec.Bytes, "clean", rec.Clean, "append_memory", len(w.group.buf), "locked", w.locked, "direct", w.direct.Load())
 	}
 }
 
@@ -401,6 +423,9 @@ func (r *recovery) install() error {
 	w.cur, w.pos = r.files[r.live-1], r.end
 	w.mu.syncedFront, w.sentFront = w.mu.front, w.mu.front
 	w.mu.settled, w.mu.pos = w.number > w.cur.open, w.pos
+	w.mu.written = syncPoint{w.number, w.mu.last, w.mu.front}
+	w.synced.Store(w.number)
+	w.syncedIndex.Store(w.mu.last)
 	w.mu.ready = nil
 	w.mu.nextSeq = w.cur.seq + 1
 	r.rec.Segments = r.live

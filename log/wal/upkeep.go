@@ -66,7 +66,6 @@ func (w *WAL) pokeUpkeep() {
 
 // run is the upkeep goroutine.
 func (w *WAL) run() {
-	defer w.done.Done()
 	said := ""
 	for {
 		select {
@@ -306,13 +305,13 @@ func (w *WAL) create(seq uint64) error {
 
 // openOut opens the handle that writes past the page cache, if that is wanted and possible.
 func (w *WAL) openOut(s *segment) error {
-	if !w.o.Direct {
+	if !w.direct.Load() {
 		return nil
 	}
 	f, err := w.o.FS.OpenDirect(w.path(segmentName(s.seq)))
 	if errors.Is(err, errors.ErrUnsupported) {
 		w.o.Logger.Warn("direct writes are not supported, write and sync is used", "dir", w.o.Dir)
-		w.o.Direct = false
+		w.direct.Store(false)
 		return nil
 	}
 	if err != nil {

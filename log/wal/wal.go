@@ -3,6 +3,7 @@ package wal
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,10 +32,11 @@ type WAL struct {
 	group     group  // being built
 	opening   group  // opens segments
 	logID     uint64 // marks the groups
-	number    uint64 // of the last group written, which is also the last one synced
+	number    uint64 // of the last group written
 	chain     uint32 // its checksum
 	pos       int64  // where the next group goes in cur
 	cur       *segment
+	locked    int64  // bytes of group.buf that stay in memory
 	sentFront uint64 // front that the last group with a front record said
 
 	mu struct {
@@ -43,6 +45,7 @@ type WAL struct {
 		ring        ring
 		syncedFront uint64     // front of the last synced group that says one: segments below may go
 		settled     bool       // a group was synced after the one that opened the last segment
+		written     syncPoint  // the last group
 		pos         int64      // where the next group goes in the last segment
 		cutting     uint64     // index of a truncation in flight, 0: none
 		ready       []*segment // by sequence, following the last of segments
@@ -59,6 +62,12 @@ type WAL struct {
 	poison       atomic.Pointer[error]
 	poisoned     chan struct{} // closed by Poison
 	writeStarted atomic.Int64  // Now+1 at the start of the write in flight; 0: none
+	syncStarted  atomic.Int64  // and of the sync in flight of what was written unsynced
+	synced       atomic.Uint64 // number of the last group that is known to be synced
+	syncedIndex  atomic.Uint64 // and the last entry
+	syncTurn     chan struct{} // one token: a sync of the last segment in progress
+	unsynced     chan struct{} // a poke: something was written unsynced
+	direct       atomic.Bool   // segments are written past the page cache
 	short        atomic.Bool   // the last upkeep failed, or fewer than ReadySegments are ready
 
 	upkeepTurn chan struct{} // one token: upkeep in progress
@@ -73,6 +82,7 @@ type WAL struct {
 type counters struct {
 	groups, entries, entryBytes, bytes atomic.Int64
 	writeNs, maxWriteNs                atomic.Int64
+	unsynced, syncs                    atomic.Int64
 	rotations, waits                   atomic.Int64
 	created, recycled, dropped         atomic.Int64
 	cacheHits, cacheMisses, readBytes  atomic.Int64
@@ -84,6 +94,8 @@ type Metrics struct {
 	Groups, Entries int64 // written
 	EntryBytes      int64 // of data and extensions
 	Bytes           int64 // to the disk, padding included
+	Unsynced        int64 // of the groups, written without a sync of their own
+	Syncs           int64 // made for such groups
 	WriteNs         int64 // sum over groups, write and sync
 	MaxWriteNs      int64
 	Rotations       int64 // segments begun
@@ -96,6 +108,9 @@ type Metrics struct {
 	ReadBytes       int64 // from the disk
 	UpkeepErrors    int64
 
+	AppendMemory, Locked int64 // bytes outside the Go heap, and how many of them are locked in memory
+	Direct               bool  // writes go past the page cache
+
 	Segments, Ready int
 	CacheBytes      int64
 	First, Last     uint64
@@ -105,10 +120,10 @@ type Metrics struct {
 func (w *WAL) Metrics() Metrics {
 	m := Metrics{
 		Groups: w.c.groups.Load(), Entries: w.c.entries.Load(), EntryBytes: w.c.entryBytes.Load(), Bytes: w.c.bytes.Load(),
-		WriteNs: w.c.writeNs.Load(), MaxWriteNs: w.c.maxWriteNs.Load(), Rotations: w.c.rotations.Load(), Waits: w.c.waits.Load(),
+		WriteNs: w.c.writeNs.Load(), MaxWriteNs: w.c.maxWriteNs.Load(), Unsynced: w.c.unsynced.Load(), Syncs: w.c.syncs.Load(), Rotations: w.c.rotations.Load(), Waits: w.c.waits.Load(),
 		Created: w.c.created.Load(), Recycled: w.c.recycled.Load(), Dropped: w.c.dropped.Load(),
 		CacheHits: w.c.cacheHits.Load(), CacheMisses: w.c.cacheMisses.Load(), ReadBytes: w.c.readBytes.Load(),
-		UpkeepErrors: w.c.upkeepNG.Load(),
+		UpkeepErrors: w.c.upkeepNG.Load(), AppendMemory: w.o.MaxGroupBytes, Locked: w.locked, Direct: w.direct.Load(),
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -213,10 +228,13 @@ func (w *WAL) SuffixIndex(n int64) uint64 {
 	return w.mu.suffixIndex(n)
 }
 
-// WriteStarted returns when the write in flight began, by Options.Now, and whether there is one. A watchdog compares
-// it with the clock.
+// WriteStarted returns when the write or sync in flight began, by Options.Now, and whether there is one. A watchdog
+// compares it with the clock.
 func (w *WAL) WriteStarted() (ns int64, ok bool) {
-	at := w.writeStarted.Load()
+	at, sync := w.writeStarted.Load(), w.syncStarted.Load()
+	if at == 0 || sync != 0 && sync < at {
+		at = sync
+	}
 	return at - 1, at != 0
 }
 
@@ -296,7 +314,10 @@ func (w *WAL) Close() error {
 	if w.Poisoned() == nil && w.pos+blockSize <= w.cur.size {
 		w.startGroup()
 		w.group.closed()
-		err = w.commit(nil)
+		err = w.commit(nil, true)
+	}
+	if err == nil && w.Poisoned() == nil {
+		err = w.syncWritten() // the segment had no room for the mark
 	}
 	w.mu.Lock()
 	w.mu.closed = true
@@ -305,16 +326,40 @@ func (w *WAL) Close() error {
 	close(w.stop)
 	w.done.Wait()
 	w.upkeepTurn <- struct{}{} // an Upkeep of the caller's has ended
-	w.mu.Lock()
-	segments := append(w.mu.segments, w.mu.ready...)
-	w.mu.ring.clear()
-	w.mu.Unlock()
+	segments := w.unread()
 	for _, s := range segments {
 		s.close()
 	}
 	<-w.upkeepTurn
 	w.freeBuffers()
 	return err
+}
+
+// unread waits for the reads and syncs in flight and returns all segments, which nobody uses any longer.
+func (w *WAL) unread() []*segment {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.ring.clear()
+	segments := append(w.mu.segments, w.mu.ready...)
+	for slices.ContainsFunc(segments, func(s *segment) bool { return s.refs > 0 }) {
+		changed := w.mu.changed
+		w.mu.Unlock()
+		<-changed
+		w.mu.Lock()
+	}
+	return segments
+}
+
+// unref ends the use of a segment. It is called with mu held.
+func (w *WAL) unref(s *segment) {
+	if s.refs--; s.refs > 0 {
+		return
+	}
+	if w.mu.closed {
+		w.broadcast()
+	} else if len(w.mu.segments) > 1 && s == w.mu.segments[0] {
+		w.pokeUpkeep()
+	}
 }
 
 func (w *WAL) freeBuffers() {

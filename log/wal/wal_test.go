@@ -680,3 +680,98 @@ func readFile(t testing.TB, fs fsx.FS, name string) []byte {
 	}
 	return b
 }
+
+func TestUnsyncedEntriesOutliveTheProcessAndAreSyncedSoon(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	must(t, w.Append(entries(1, 3, 1, 100)))
+	must(t, w.AppendUnsynced(entries(4, 3, 1, 100)))
+	checkRange(t, w, 1, 6, 1)
+	lost, _ := mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, lost, 1, 3, 1) // a power cut
+	kept, _ := mustOpen(t, testOptions(crash(m, 100)))
+	checkRange(t, kept, 1, 6, 1) // the death of the process
+
+	must(t, w.SyncTo(5)) // syncs all there is
+	synced, _ := mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, synced, 1, 6, 1)
+
+	must(t, w.AppendUnsynced(entries(7, 1, 1, 100)))
+	must(t, w.SetStable("term", []byte("2"))) // so does any synced write
+	synced, _ = mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, synced, 1, 7, 1)
+	if got := w.Metrics(); got.Unsynced != 2 || got.Syncs != 1 {
+		t.Errorf("%d groups unsynced, %d syncs for them", got.Unsynced, got.Syncs)
+	}
+	must(t, w.AppendUnsynced(entries(8, 1, 1, 100)))
+	must(t, w.Close()) // and so does the end
+	synced, rec := mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, synced, 1, 8, 1)
+	if !rec.Clean {
+		t.Error("not closed in order")
+	}
+}
+
+func TestTheGoroutineSyncsWhatIsUnsynced(t *testing.T) {
+	m := fsx.NewMem()
+	o := testOptions(m)
+	o.Inline, o.SyncWithin = false, time.Millisecond
+	w, _ := mustOpen(t, o)
+	for i := range uint64(20) {
+		must(t, w.AppendUnsynced(entries(i+1, 1, 1, 100)))
+		for w.syncedIndex.Load() <= i {
+			time.Sleep(100 * time.Microsecond)
+		}
+		again, _ := mustOpen(t, testOptions(crash(m, 0)))
+		checkRange(t, again, 1, i+1, 1)
+	}
+}
+
+func TestSegmentsAreNotTakenBackByAnUnsyncedRecord(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	next := uint64(1)
+	for w.Metrics().Segments < 3 {
+		must(t, w.AppendUnsynced(entries(next, 4, 1, 4000)))
+		next += 4
+	}
+	must(t, w.TruncateFront(next))
+	must(t, w.AppendUnsynced(entries(next, 1, 1, 10)))
+	must(t, w.Upkeep())
+	if got := w.Metrics(); got.Segments != 3 {
+		t.Fatalf("%d of 3 segments are left", got.Segments)
+	}
+	again, _ := mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, again, 1, again.LastIndex(), 1)
+	must(t, w.SyncTo(next))
+	must(t, w.Upkeep())
+	if got := w.Metrics(); got.Segments != 1 {
+		t.Errorf("%d segments are left, want 1", got.Segments)
+	}
+	again, _ = mustOpen(t, testOptions(crash(m, 0)))
+	checkRange(t, again, next, next, 1)
+}
+
+// The kernel tells one of two syncs that a page was not written. Neither may pass.
+func TestAFailedSyncOfUnsyncedEntriesPoisons(t *testing.T) {
+	m := fsx.NewMem()
+	fail := false
+	boom := errors.New("boom")
+	w, _ := mustOpen(t, testOptions(fsx.Inject(m, func(op fsx.Op, _ string) error {
+		if fail && op == fsx.OpSync {
+			fail = false
+			return boom
+		}
+		return nil
+	})))
+	must(t, w.AppendUnsynced(entries(1, 1, 1, 100)))
+	fail = true
+	if err := w.SyncTo(1); !errors.Is(err, ErrPoisoned) || !errors.Is(err, boom) {
+		t.Fatalf("SyncTo: %v", err)
+	}
+	for _, err := range []error{w.SyncTo(1), w.Append(entries(2, 1, 1, 1)), w.AppendUnsynced(entries(2, 1, 1, 1))} {
+		if !errors.Is(err, ErrPoisoned) {
+			t.Errorf("after a failed sync: %v", err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ var (
 // A WAL is what the adapter needs of a write-ahead log. *wal.WAL is one.
 type WAL interface {
 	Append(entries []wal.Entry) error
+	AppendUnsynced(entries []wal.Entry) error
 	Read(index uint64) (wal.Entry, error)
 	FirstIndex() uint64
 	LastIndex() uint64
@@ -169,7 +171,22 @@ func (l *Log) GetLog(index uint64, out *raft.Log) error {
 // StoreLog appends one entry.
 func (l *Log) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
-// StoreLogs appends entries and returns when they are synced. Their bytes are kept by reference.
+// SemiSync, as the extensions of a command, says that it may be acknowledged once a majority has it in memory that
+// outlives the process. It travels with the entry, so every member does the same. Nobody may change its bytes.
+var SemiSync = []byte{1}
+
+// mayWait reports whether every entry may be synced later.
+func mayWait(logs []*raft.Log) bool {
+	for _, e := range logs {
+		if e.Type != raft.LogCommand || !bytes.Equal(e.Extensions, SemiSync) {
+			return false
+		}
+	}
+	return true
+}
+
+// StoreLogs appends entries and returns when they are synced, or written if all are SemiSync. Their bytes are kept by
+// reference.
 func (l *Log) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -182,7 +199,11 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 	}
 	size := l.convert(logs)
 	l.storing.Store(max(1, int64(time.Since(l.base))))
-	err := l.o.WAL.Append(l.entries)
+	write := l.o.WAL.Append
+	if mayWait(logs) {
+		write = l.o.WAL.AppendUnsynced
+	}
+	err := write(l.entries)
 	l.storing.Store(0)
 	clear(l.entries)
 	switch {

@@ -63,6 +63,13 @@ func (w *fakeWAL) Append(es []wal.Entry) error {
 	return nil
 }
 
+func (w *fakeWAL) AppendUnsynced(es []wal.Entry) error {
+	if err := w.op("unsynced %d+%d", es[0].Index, len(es)); err != nil {
+		return err
+	}
+	return w.Append(es)
+}
+
 func (w *fakeWAL) Read(i uint64) (wal.Entry, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

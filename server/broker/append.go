@@ -74,6 +74,7 @@ func (b *Broker) Append(ctx context.Context, t *Topic, partition int32, batch []
 	}
 	u := b.units.get()
 	u.Append(id, batch)
+	u.SemiSync = t.SemiSync
 	count, size := int(h.Count), len(batch)
 	name := t.Name
 	answer := func(r replication.Result) {

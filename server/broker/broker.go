@@ -165,6 +165,7 @@ type Topic struct {
 	Owner      string // module/topic of the pipeline, or the module, for Derived
 	Ready      bool   // all partitions are open
 	Settings   log.PartitionSettings
+	SemiSync   bool              // an acknowledged record may not be synced yet
 	Configs    map[string]string // must not be changed
 	CreatedAt  int64             // ms since 1970; 0 for a view
 	Schema     json.RawMessage   // declared, or nil
@@ -177,6 +178,7 @@ func fromRow(r *replication.Topic) *Topic {
 		Name: r.Name, ID: r.ID, Partitions: r.Partitions, Owner: owner, Ready: r.Opened,
 		Settings: r.Settings, Configs: r.Configs, CreatedAt: r.CreatedAt, Schema: r.Schema,
 	}
+	t.SemiSync = r.Configs["durability"] == "semi-sync"
 	if r.Owner != "" {
 		t.Kind = Derived
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/headrace/headrace/log"
+	"github.com/headrace/headrace/replication"
 )
 
 func TestCodesAreComplete(t *testing.T) {
@@ -107,5 +108,18 @@ func TestTopicSeriesAreBounded(t *testing.T) {
 	})
 	if rows != MaxTopicSeries+1 || other != 50 {
 		t.Errorf("%d rows, %d records in the shared one", rows, other)
+	}
+}
+
+func TestDurabilityIsATopicSetting(t *testing.T) {
+	for value, ok := range map[string]bool{"sync": true, "semi-sync": true, "async": true, "": false, "fast": false, "SYNC": false} {
+		if _, err := ParseConfigs(map[string]string{"durability": value}); (err == nil) != ok {
+			t.Errorf("durability=%q: %v", value, err)
+		}
+	}
+	for value, semi := range map[string]bool{"sync": false, "semi-sync": true, "async": false} {
+		if got := fromRow(&replication.Topic{Configs: map[string]string{"durability": value}}); got.SemiSync != semi {
+			t.Errorf("durability=%s: semi-sync %v", value, got.SemiSync)
+		}
 	}
 }

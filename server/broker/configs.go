@@ -50,6 +50,7 @@ var topicConfigs = map[string]topicConfig{
 	"compression.lz4.level":                   {typ: "int", def: "9", min: 1, max: 17},
 	"compression.zstd.level":                  {typ: "int", def: "3", min: -131072, max: 22},
 	"delete.retention.ms":                     {typ: "long", def: "86400000", min: 0, max: maxLong, honoured: true, doc: "Of a compacted topic: how long a tombstone is kept after compaction has first met it."},
+	"durability":                              {typ: "string", def: "sync", oneOf: []string{"sync", "semi-sync", "async"}, honoured: true, doc: "What an acknowledgement means: sync, on the disks of a majority; semi-sync, in the memory of a majority's operating systems and on the disk 10 ms later; async, on the leader's disk."},
 	"file.delete.delay.ms":                    {typ: "long", def: "60000", min: 0, max: maxLong},
 	"flush.messages":                          {typ: "long", def: "9223372036854775807", min: 1, max: maxLong, doc: "Every acknowledged record is synced whatever this says."},
 	"flush.ms":                                {typ: "long", def: "9223372036854775807", min: 0, max: maxLong, doc: "Every acknowledged record is synced whatever this says."},
