@@ -37,6 +37,7 @@ func EncodeEntry(dst []byte, appendTime int64, units []*Unit) []byte {
 		if len(u.b) > unitHeader {
 			dst = append(dst, u.b[unitHeader:]...)
 		}
+		dst = append(dst, u.ref...)
 	}
 	return dst
 }

@@ -122,6 +122,7 @@ type Progress struct {
 // at the unit's earlier batches. State needs a Progress of the same task in the unit.
 type Unit struct {
 	b       []byte // unitHeader bytes of room, then operations
+	ref     []byte // the end of the last operation, kept by reference
 	step    bool   // holds a Progress
 	appends bool   // holds an Append or a State
 
@@ -147,6 +148,10 @@ const (
 func (u *Unit) op(k OpKind, size int) {
 	if u.b == nil {
 		u.b = make([]byte, unitHeader, unitHeader+opHeader+size)
+	}
+	if u.ref != nil {
+		u.b = append(u.b, u.ref...)
+		u.ref = nil
 	}
 	u.b = append(u.b, byte(k))
 	u.b = binary.BigEndian.AppendUint32(u.b, uint32(size))
@@ -177,6 +182,18 @@ func (u *Unit) Append(p PartitionID, batch []byte) {
 	u.op(OpAppend, partitionSz+len(batch))
 	u.b = appendPartition(u.b, p)
 	u.b = append(u.b, batch...)
+}
+
+// AppendRef is Append that copies batch into the entry only, not into the unit before: batch must not change until the
+// unit is answered or Reset.
+func (u *Unit) AppendRef(p PartitionID, batch []byte) {
+	u.appends = true
+	if u.b == nil { // the batch needs no room
+		u.b = make([]byte, unitHeader, unitHeader+opHeader+partitionSz)
+	}
+	u.op(OpAppend, partitionSz+len(batch))
+	u.b = appendPartition(u.b, p)
+	u.ref = batch
 }
 
 // Offsets commits offsets of a consumer group. Without offsets it only says that the group is in use, which keeps it from
@@ -312,7 +329,7 @@ func (u *Unit) Command(data []byte) {
 }
 
 // Size is the number of bytes that the unit adds to an entry.
-func (u *Unit) Size() int { return max(len(u.b), unitHeader) }
+func (u *Unit) Size() int { return max(len(u.b), unitHeader) + len(u.ref) }
 
 // Appends reports whether the unit holds records or state: what fills a disk. The others commit offsets, open, drop
 // and retain.
@@ -324,10 +341,10 @@ func (u *Unit) Step() bool { return u.step }
 // Empty reports whether the unit holds no operation.
 func (u *Unit) Empty() bool { return len(u.b) <= unitHeader }
 
-// Reset empties the unit and keeps its memory. Entries hold copies, so they are not touched.
+// Reset empties the unit and keeps its own memory. Entries hold copies, so they are not touched.
 func (u *Unit) Reset() {
 	if u.b != nil {
 		u.b = u.b[:unitHeader]
 	}
-	u.step, u.appends, u.SemiSync = false, false, false
+	u.ref, u.step, u.appends, u.SemiSync = nil, false, false, false
 }

@@ -253,7 +253,12 @@ func VerifyRecords(b []byte) error {
 	p := b[HeaderSize:]
 	var f frame
 	for i := int32(0); i < h.Count; i++ {
-		n := f.parse(p)
+		n := plainRecord(p, i)
+		if n > 0 {
+			p = p[n:]
+			continue
+		}
+		n = f.parse(p)
 		if n < 0 {
 			return corrupt("record %d of %d", i, h.Count)
 		}
@@ -269,4 +274,75 @@ func VerifyRecords(b []byte) error {
 		return corrupt("%d bytes follow the last record", len(p))
 	}
 	return nil
+}
+
+// plainRecord is the size of the record at the start of p if it is well-formed, has the offset delta and no headers,
+// and has lengths of at most three bytes. Otherwise it is 0, and says nothing: frame.parse decides. What nearly all
+// records are is checked at the speed of memory, in one pass without calls.
+func plainRecord(p []byte, delta int32) int {
+	// Every read of a length below looks at three bytes: what is nearer to the end is for frame.parse.
+	if len(p) < 16 {
+		return 0
+	}
+	u, n := uint32(p[0]), 1
+	if u >= 0x80 {
+		u, n = u&0x7f|uint32(p[1])<<7, 2
+		if u >= 0x80<<7 {
+			u, n = u&0x3fff|uint32(p[2])<<14, 3
+		}
+	}
+	size := n + int(u>>1)
+	if u&1 != 0 || u >= 0x80<<14 || size > len(p) || size-n < minRecordSize-1 {
+		return 0
+	}
+	r := p[:size]
+	for n++; p[n] >= 0x80; n++ { // attributes, then the time delta
+		if n >= 10 {
+			return 0
+		}
+	}
+	n++
+	if n+3 > len(p) {
+		return 0
+	}
+	u = uint32(p[n])
+	n++
+	if u >= 0x80 {
+		u = u&0x7f | uint32(p[n])<<7
+		n++
+		if u >= 0x80<<7 {
+			u = u&0x3fff | uint32(p[n])<<14
+			n++
+		}
+	}
+	if u != uint32(delta)<<1 || u >= 0x80<<14 {
+		return 0
+	}
+	for range 2 { // key and value
+		if n+3 > len(p) {
+			return 0
+		}
+		u = uint32(p[n])
+		if u == 1 { // null
+			n++
+			continue
+		}
+		n++
+		if u >= 0x80 {
+			u = u&0x7f | uint32(p[n])<<7
+			n++
+			if u >= 0x80<<7 {
+				u = u&0x3fff | uint32(p[n])<<14
+				n++
+			}
+		}
+		if u&1 != 0 || u >= 0x80<<14 {
+			return 0
+		}
+		n += int(u >> 1)
+	}
+	if n != size-1 || r[n] != 0 {
+		return 0
+	}
+	return size
 }

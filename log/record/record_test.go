@@ -472,3 +472,53 @@ func TestReaderTakesZstdFramesOfUnknownSize(t *testing.T) {
 		}
 	}
 }
+
+// What the fast way through the records accepts is what the careful one accepts, to the byte.
+func FuzzPlainRecord(f *testing.F) {
+	for _, n := range []int{1, 200, 20_000} {
+		batch := build(None, randomRecords(rand.New(rand.NewPCG(uint64(n), 1)), 3))
+		f.Add(batch[HeaderSize:], int32(0))
+		b := NewBuilder()
+		for i := range n {
+			b.Append(int64(i), nil, []byte("0123456789abcdef"), nil)
+		}
+		tail := b.Finish()
+		f.Add(tail[len(tail)-30:], int32(n-1))
+	}
+	f.Add([]byte{0x28, 0, 0, 0x80, 0x80, 0x80, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, int32(1<<20))
+	f.Fuzz(func(t *testing.T, p []byte, delta int32) {
+		n := plainRecord(p, delta)
+		if n == 0 {
+			return
+		}
+		var r frame
+		if m := r.parse(p); m != n || r.offsetDelta != delta || len(r.headers) != 1 || !r.skipHeaders() {
+			t.Fatalf("%d bytes with delta %d; the careful way says %d, %d, headers %x", n, delta, m, r.offsetDelta, r.headers)
+		}
+	})
+}
+
+// Every record that was built is walked, whichever way decides about it.
+func TestVerifyRecordsTakesLengthsOfEverySize(t *testing.T) {
+	b := NewBuilder()
+	count := 0
+	for _, size := range []int{0, 1, 14, 62, 63, 64, 65, 120, 8190, 8192, 100_000, 1_100_000} {
+		for _, key := range [][]byte{nil, {}, []byte("k"), make([]byte, 70)} {
+			for _, ts := range []int64{0, 63, 64, -65, 9000, 1 << 40} {
+				b.Append(ts, key, make([]byte, size), nil)
+				count++
+			}
+		}
+		if b.Size() > 4<<20 {
+			if err := VerifyRecords(b.Finish()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range 70_000 {
+		b.Append(int64(i), nil, []byte("v"), nil)
+	}
+	if err := VerifyRecords(b.Finish()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -50,11 +50,12 @@ func (u *unitPool) put(v *log.Unit) {
 	}
 }
 
-// Append checks a record batch and proposes it as a unit of its own. batch is copied before Append
-// returns. If the error is nil, done is called once, possibly before Append returns and possibly by the
+// Append checks a record batch and proposes it as a unit of its own. With borrowed, batch must not change until
+// done is called; otherwise it is copied before Append returns. If the error is nil, done is called once,
+// possibly before Append returns and possibly by the
 // shard's apply goroutine: it must not block. Append waits while too many bytes are in flight, so one
 // caller's batches are proposed in the order of its calls.
-func (b *Broker) Append(ctx context.Context, t *Topic, partition int32, batch []byte, done func(Appended)) error {
+func (b *Broker) Append(ctx context.Context, t *Topic, partition int32, batch []byte, borrowed bool, done func(Appended)) error {
 	if err := b.mayWrite(t, partition); err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func (b *Broker) Append(ctx context.Context, t *Topic, partition int32, batch []
 	stamp := int64(-1)
 	if t.Settings.AppendTimestamps {
 		stamp = b.opts.Now().UnixMilli()
-		batch = stamped(batch, h, stamp)
+		batch, borrowed = stamped(batch, h, stamp), true
 	}
 	id := log.PartitionID{Topic: t.ID, Index: partition}
 	p, ok := b.store.Partition(id)
@@ -73,8 +74,12 @@ func (b *Broker) Append(ctx context.Context, t *Topic, partition int32, batch []
 		return Errorf(UnknownPartition, "partition %d of topic %q is not open yet", partition, t.Name)
 	}
 	u := b.units.get()
-	u.Append(id, batch)
 	u.SemiSync = t.SemiSync
+	if borrowed {
+		u.AppendRef(id, batch)
+	} else {
+		u.Append(id, batch)
+	}
 	count, size := int(h.Count), len(batch)
 	name := t.Name
 	answer := func(r replication.Result) {

@@ -391,6 +391,7 @@ func proposalError(err error) error {
 		is   error
 		code Code
 	}{
+		{replication.ErrUnknown, OutcomeUnknown}, // whatever the reason: the others are a definite no
 		{log.ErrUnknownPartition, UnknownPartition},
 		{log.ErrUnknownProducer, UnknownProducer},
 		{log.ErrSequence, OutOfSequence},
@@ -404,7 +405,6 @@ func proposalError(err error) error {
 		{replication.ErrNotLeader, NotReady},
 		{replication.ErrClosed, NotReady},
 		{replication.ErrFailed, StorageFailed},
-		{replication.ErrUnknown, OutcomeUnknown},
 		{context.DeadlineExceeded, Timeout},
 		{context.Canceled, NotReady},
 	} {

@@ -285,7 +285,7 @@ func TestTopicsAndRecords(t *testing.T) {
 		b := record.NewBuilder()
 		b.Append(ts, key, value, headers)
 		done := make(chan broker.Appended, 1)
-		if err := w.broker.Append(t.Context(), topic, 1, b.Finish(), func(a broker.Appended) { done <- a }); err != nil {
+		if err := w.broker.Append(t.Context(), topic, 1, b.Finish(), false, func(a broker.Appended) { done <- a }); err != nil {
 			t.Fatal(err)
 		}
 		if a := <-done; a.Err != nil {

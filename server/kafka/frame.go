@@ -99,8 +99,28 @@ func (b *budget) release(n int64) {
 	b.mu.Unlock()
 }
 
-// pooled buffers of big frames, by pointer so that Put does not allocate.
-var framePool = sync.Pool{New: func() any { return new([]byte) }}
+// A frameBuffer is the memory of one big frame, and its share of the budget.
+type frameBuffer struct {
+	b      []byte
+	budget *budget
+	held   int64
+}
+
+var framePool = sync.Pool{New: func() any { return &frameBuffer{} }}
+
+// release gives the buffer back, once. Nil: nothing.
+func (f *frameBuffer) release() {
+	if f == nil {
+		return
+	}
+	b := f.budget
+	held := f.held
+	f.budget, f.held = nil, 0
+	if cap(f.b) <= maxPooled {
+		framePool.Put(f)
+	}
+	b.release(held)
+}
 
 // A frameReader splits a connection's bytes into frames. One goroutine uses it.
 type frameReader struct {
@@ -114,8 +134,7 @@ type frameReader struct {
 	small []byte // smallFrame bytes; [r, w) is read and not consumed
 	r, w  int
 
-	big  *[]byte // the current big frame's buffer, or nil
-	held int64   // bytes of the budget that big holds
+	big *frameBuffer // the current big frame's, or nil
 }
 
 // next returns the next frame without its length field. The bytes are the reader's and are valid until
@@ -150,15 +169,16 @@ func (f *frameReader) next() ([]byte, error) {
 
 // done gives the big buffer back. The frame must not be used any more.
 func (f *frameReader) done() {
-	if f.big == nil {
-		return
-	}
-	if cap(*f.big) <= maxPooled {
-		framePool.Put(f.big)
-	}
+	f.big.release()
 	f.big = nil
-	f.budget.release(f.held)
-	f.held = 0
+}
+
+// take hands the current frame's buffer to the caller, who releases it when nobody reads the frame any more. Nil: the
+// frame is in the connection's own buffer, and valid until the next one only.
+func (f *frameReader) take() *frameBuffer {
+	b := f.big
+	f.big = nil
+	return b
 }
 
 // fill reads until n bytes (at most smallFrame) are in the small buffer. wait is how long the first
@@ -203,20 +223,19 @@ func (f *frameReader) read(p []byte, wait time.Duration) (int, error) {
 
 // readBig reads a frame of n bytes into a pooled buffer that grows with what arrives.
 func (f *frameReader) readBig(n int) ([]byte, error) {
-	f.big = framePool.Get().(*[]byte)
-	buf := *f.big
+	big := framePool.Get().(*frameBuffer) //nolint:errcheck // the pool holds nothing else
+	buf := big.b
 	have := min(max(cap(buf), growStep), n)
 	if !f.budget.acquire(int64(have), f.stall) {
-		framePool.Put(f.big)
-		f.big = nil
+		framePool.Put(big)
 		return nil, errBusy
 	}
-	f.held = int64(have)
+	big.budget, big.held, f.big = f.budget, int64(have), big
 	if cap(buf) < have {
 		buf = make([]byte, have)
 	}
 	buf = buf[:have]
-	*f.big = buf
+	big.b = buf
 	got := copy(buf, f.small[f.r+4:f.w])
 	f.r, f.w = 0, 0
 	for {
@@ -237,10 +256,10 @@ func (f *frameReader) readBig(n int) ([]byte, error) {
 		if !f.budget.acquire(int64(next-len(buf)), f.stall) {
 			return nil, errBusy
 		}
-		f.held += int64(next - len(buf))
+		big.held += int64(next - len(buf))
 		grown := make([]byte, next)
 		copy(grown, buf)
 		buf = grown
-		*f.big = buf
+		big.b = buf
 	}
 }

@@ -102,8 +102,10 @@ func skipTagged(b *kbin.Reader) {
 }
 
 // A producing is one Produce request on its way: results fill up in any order, and the one that fills
-// the last place sends the response. It holds no bytes of the frame.
+// the last place sends the response. It holds the frame until then, since its batches are copied into an
+// entry of the log and nowhere before; names are copied.
 type producing struct {
+	frame   *frameBuffer // nil: the batches were copied
 	srv     *Server
 	req     request
 	place   *place // nil for acks=0
@@ -128,6 +130,7 @@ func (c *conn) produce(ctx context.Context, log *slog.Logger, req request, start
 		return &FrameError{Key: req.key, Length: int64(len(req.body)), Reason: "the produce request is malformed"}
 	}
 	w := &producing{srv: c.srv, req: req, start: start}
+	w.req.clientID, w.req.body = "", nil
 	w.results = make([]broker.Appended, len(p.parts))
 	w.parts = make([]int32, len(p.parts))
 	w.topics = make([]producedTopic, len(p.topics))
@@ -138,6 +141,8 @@ func (c *conn) produce(ctx context.Context, log *slog.Logger, req request, start
 		}
 	}
 	refuse := c.srv.refuseProduce(p)
+	w.frame = c.frames.take()
+	borrowed := w.frame != nil
 	w.left.Store(int32(len(p.parts)) + 1)
 	refused := false
 	for i, t := range p.topics {
@@ -157,7 +162,7 @@ func (c *conn) produce(ctx context.Context, log *slog.Logger, req request, start
 			case !known:
 				res.Err = broker.Errorf(broker.UnknownTopic, "topic %q does not exist", printable(string(t.name)))
 			default:
-				if err := c.srv.broker.Append(ctx, topic, part.partition, part.records, func(a broker.Appended) {
+				if err := c.srv.broker.Append(ctx, topic, part.partition, part.records, borrowed, func(a broker.Appended) {
 					*res = a
 					w.finished()
 				}); err == nil {
@@ -171,7 +176,6 @@ func (c *conn) produce(ctx context.Context, log *slog.Logger, req request, start
 		}
 	}
 	acks := p.acks
-	c.frames.done() // every byte that is kept has been copied
 	w.finished()
 	if acks == 0 && refused {
 		// Nothing can be answered; closing makes the client look again, as a Kafka broker does.
@@ -208,6 +212,7 @@ func (w *producing) finished() {
 	if w.left.Add(-1) != 0 {
 		return
 	}
+	w.frame.release()
 	w.srv.metrics.produced(w.results, time.Since(w.start))
 	if w.place == nil {
 		return
