@@ -86,8 +86,8 @@ func (b *batch) reset(part *partition, born time.Time) {
 // count is the number of records.
 func (b *batch) count() int { return len(b.done) }
 
-func zigzag(v int64) uint64      { return uint64(v<<1) ^ uint64(v>>63) }
-func varintBytes(v int64) int    { return (bits.Len64(zigzag(v)|1) + 6) / 7 }
+func zigzag(v int64) uint64   { return uint64(v<<1) ^ uint64(v>>63) }
+func varintBytes(v int64) int { return (bits.Len64(zigzag(v)|1) + 6) / 7 }
 func nullableBytes(v []byte) int { // length and bytes
 	if v == nil {
 		return 1

@@ -62,16 +62,25 @@ memory and processor time. Without --server a server runs inside the process, in
 	partitions := func(c *cobra.Command, n int) {
 		c.Flags().IntVar(&o.Partitions, "partitions", 0, fmt.Sprintf("partitions (default %d)", n))
 	}
-	one("ingest", "Saturate the Kafka front with durable records", "ingest --size 100 --seconds 10", func(c *cobra.Command) {
+	publish := func(c *cobra.Command) {
+		c.Flags().StringVar(&o.Client, "client", bench.ClientKgo, "the client: kgo (franz-go) or native (our own)")
+		c.Flags().StringVar(&o.Durability, "durability", "", "the topic's durability: sync, semi-sync or async (default: the server's)")
+		c.Flags().IntVar(&o.Connections, "connections", 1, "publishers, each with a connection of its own")
+	}
+	one("ingest", "Saturate the Kafka front with durable records", "ingest --client native --size 100 --seconds 10", func(c *cobra.Command) {
 		size(c, 100)
 		seconds(c, 10)
 		partitions(c, 1)
+		publish(c)
+		c.Flags().BoolVar(&o.Compare, "compare", false, "measure franz-go into an in-memory Kafka double too, for the ratio")
 	}, bench.Ingest)
 	one("latency", "Publish latency at a fixed rate, open loop", "latency --rate 20000 --size 1024 --seconds 60", func(c *cobra.Command) {
 		size(c, 1024)
 		seconds(c, 10)
 		partitions(c, 1)
+		publish(c)
 		c.Flags().IntVar(&o.Rate, "rate", 0, "records offered a second (default 20000)")
+		c.Flags().BoolVar(&o.One, "one", false, "send one record when the one before is acknowledged, at no rate")
 	}, bench.Latency)
 	one("pipeline", "JSON rows through a filter and a window into a derived topic", "pipeline --rows 2000000", func(c *cobra.Command) {
 		c.Flags().IntVar(&o.Rows, "rows", 0, "rows (default 2000000)")

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/replication"
 	"github.com/headrace/headrace/server"
 )
 
@@ -51,6 +52,24 @@ type Report struct {
 	Rate              int     `json:"rate,omitempty"` // offered, records a second
 
 	Timeline []float64 `json:"timeline_ms,omitempty"` // worst latency of each slice of the run
+
+	Client      string `json:"client,omitempty"`      // kgo or native
+	Connections int    `json:"connections,omitempty"` // publishers, each with a connection of its own
+	Durability  string `json:"durability,omitempty"`  // of the topic, if it was asked for
+
+	ServerCPUSeconds float64   `json:"server_cpu_seconds,omitempty"` // of a server of its own, as it says itself
+	TimelineP50      []float64 `json:"timeline_p50_ms,omitempty"`
+	TimelineP99      []float64 `json:"timeline_p99_ms,omitempty"`
+	SliceSeconds     float64   `json:"slice_seconds,omitempty"` // of the timelines
+	WarmSeconds      float64   `json:"warm_seconds,omitempty"`  // before the measurement, not part of it
+
+	// What the server did meanwhile, if it runs inside.
+	Segments    int64 `json:"segments,omitempty"`     // segment files begun
+	WALSegments int64 `json:"wal_segments,omitempty"` // segments of the write-ahead log begun
+	Checkpoints int64 `json:"checkpoints,omitempty"`
+	Removed     int64 `json:"files_removed,omitempty"` // segment files that retention removed
+
+	PeerMessagesPerSecond float64 `json:"peer_messages_per_second,omitempty"` // franz-go into an in-memory Kafka double
 }
 
 // Options of all benchmarks. Zero values take the defaults that each states.
@@ -66,6 +85,13 @@ type Options struct {
 	Topics     int
 	Rows       int
 	Out        io.Writer // progress, for people
+
+	// Of ingest and latency.
+	Client      string // kgo or native; "" is kgo
+	Durability  string // of the topic; "" is the server's default
+	Connections int    // publishers; 0 is 1
+	Compare     bool   // measure franz-go into an in-memory Kafka double too
+	One         bool   // one record at a time
 }
 
 func (o Options) say(format string, args ...any) {
@@ -82,7 +108,10 @@ type target struct {
 }
 
 // open starts or finds the server.
-func open(o Options) (*target, error) {
+func open(o Options) (*target, error) { return openWith(o, replication.NodeOptions{}) }
+
+// openWith is open with options for the node of an inner server.
+func openWith(o Options, node replication.NodeOptions) (*target, error) {
 	if o.Server != "" {
 		return &target{kafka: o.Server, http: o.HTTP, dir: os.TempDir()}, nil
 	}
@@ -90,7 +119,7 @@ func open(o Options) (*target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
-	s, err := server.Start(server.Options{Data: filepath.Join(dir, "data"), KafkaAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0"})
+	s, err := server.Start(server.Options{Data: filepath.Join(dir, "data"), KafkaAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", Node: node})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("bench: %w", err), os.RemoveAll(dir))
 	}
@@ -108,8 +137,13 @@ func (t *target) api() *client.API { return client.NewAPI(t.http) }
 
 // topic makes a fresh topic.
 func (t *target) topic(ctx context.Context, name string, partitions int) (string, error) {
+	return t.topicWith(ctx, name, partitions, nil)
+}
+
+// topicWith makes a fresh topic with settings.
+func (t *target) topicWith(ctx context.Context, name string, partitions int, configs map[string]string) (string, error) {
 	name = fmt.Sprintf("%s-%d", name, time.Now().UnixNano())
-	_, err := t.api().CreateTopic(ctx, client.TopicSpec{Name: name, Partitions: int32(partitions)})
+	_, err := t.api().CreateTopic(ctx, client.TopicSpec{Name: name, Partitions: int32(partitions), Configs: configs})
 	return name, err
 }
 
@@ -213,23 +247,21 @@ func (r *Report) Text() string {
 	if r.RSSBytes > 0 {
 		line("resident memory", "%.0f MiB", float64(r.RSSBytes)/(1<<20))
 	}
-	if r.CPUSeconds > 0 {
+	switch {
+	case r.ServerCPUSeconds > 0:
+		line("processor time", "%.2f s client, %.2f s server, in %.2f s", r.CPUSeconds, r.ServerCPUSeconds, r.Seconds)
+	case r.CPUSeconds > 0:
 		line("processor time", "%.2f s in %.2f s, client and server", r.CPUSeconds, r.Seconds)
 	}
-	b.WriteString(plot(r.Timeline))
+	if r.PeerMessagesPerSecond > 0 {
+		line("peer", "%.0f records/s: franz-go into an in-memory Kafka double; this is %.2f times as much", r.PeerMessagesPerSecond, r.MessagesPerSecond/r.PeerMessagesPerSecond)
+	}
+	if r.Name == "latency" {
+		line("measured", "%d records; the %.0f s before, to warm up, are left out", r.Messages, r.WarmSeconds)
+	}
+	if r.Segments+r.WALSegments+r.Checkpoints+r.Removed > 0 {
+		line("meanwhile", "%d segment rolls, %d log segments, %d checkpoints, %d segment files removed by retention", r.Segments, r.WALSegments, r.Checkpoints, r.Removed)
+	}
+	b.WriteString(r.plot())
 	return b.String()
-}
-
-// plot draws the worst latency of each slice of the run as a row of bars.
-func plot(timeline []float64) string {
-	if len(timeline) < 2 {
-		return ""
-	}
-	top := slices.Max(timeline)
-	bars := []rune("▁▂▃▄▅▆▇█")
-	var b strings.Builder
-	for _, v := range timeline {
-		b.WriteRune(bars[min(len(bars)-1, int(v/max(top, 1e-9)*float64(len(bars))))])
-	}
-	return fmt.Sprintf("%-22s %s  (worst of each slice, top %.2f ms)\n", "over time", b.String(), top)
 }

@@ -47,6 +47,7 @@ var homes = map[string][]string{
 	"github.com/spf13/cobra":                  {"cmd/headrace"},
 	"github.com/twmb/franz-go/pkg/kgo":        {"client", "cmd/headrace", "internal/bench", "internal/demo"},
 	"github.com/twmb/franz-go/pkg/kadm":       {"client", "cmd/headrace"},
+	"github.com/twmb/franz-go/pkg/kfake":      {"internal/bench"},
 	"github.com/twmb/franz-go/pkg/kmsg":       {"server", "client"},
 	"github.com/twmb/franz-go/pkg/kerr":       {"server", "client", "cmd/headrace"},
 	"github.com/HdrHistogram/hdrhistogram-go": {"client", "internal/bench", "internal/demo"},
