@@ -52,7 +52,9 @@ func TestEveryBenchmarkMeasures(t *testing.T) {
 		positive []string
 	}{
 		{"ingest", Ingest, Options{Seconds: 1}, []string{"messages_per_second", "bytes_per_second", "cpu_seconds"}},
-		{"latency", Latency, Options{Seconds: 1, Rate: 500, Size: 100}, []string{"messages_per_second", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms"}},
+		{"latency", Latency, Options{Seconds: 1, Rate: 500, Size: 100, Client: ClientNative}, []string{"messages_per_second", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms"}},
+		{"ingest", Ingest, Options{Seconds: 1, Client: ClientNative, Connections: 2, Partitions: 2, Compare: true}, []string{"messages_per_second", "peer_messages_per_second"}},
+		{"latency", Latency, Options{Seconds: 1, One: true}, []string{"messages_per_second", "mean_ms", "max_ms", "messages"}},
 		{"pipeline", Pipeline, Options{Rows: 20_000}, []string{"messages_per_second", "bytes_per_second", "rows_per_second_per_core"}},
 		{"partitions", Partitions, Options{Topics: 20, Partitions: 10}, []string{"start_ms"}},
 		{"recovery", Recovery, Options{Seconds: 1}, []string{"start_ms", "messages"}},
@@ -106,11 +108,50 @@ func TestABenchmarkEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestPlotShowsTheWorstMoments(t *testing.T) {
-	if got := plot([]float64{1, 8, 0}); !strings.Contains(got, "▂█▁") {
-		t.Errorf("got %q", got)
+// A plot is read from the left, over a scale of milliseconds.
+func TestPlotShowsTheLatencyOverTime(t *testing.T) {
+	r := &Report{Timeline: []float64{1, 16, 0, 2}, TimelineP99: []float64{0.5, 4, 0, 1}, TimelineP50: []float64{0.25, 0.25, 0, 0.25}, SliceSeconds: 0.5}
+	want := `latency over time, ms (. p50, + p99, # max; a column is 0.5 s)
+       16 | #
+          |
+          |
+     5.15 |
+          | +
+          |   #
+     1.66 |
+          |#  +
+          |
+    0.533 |+
+          |
+     0.25 |.. .
+          +----
+`
+	if got := r.plot(); got != want {
+		t.Errorf("got\n%s", got)
 	}
-	if plot([]float64{1}) != "" {
-		t.Error("one slice is no plot")
+	for _, none := range []*Report{{}, {Timeline: []float64{1}}, {Timeline: []float64{0, 0}, TimelineP99: []float64{0, 0}, TimelineP50: []float64{0, 0}}} {
+		if none.plot() != "" {
+			t.Errorf("a plot of nothing: %q", none.plot())
+		}
+	}
+}
+
+func TestBenchmarksRefuseWhatTheyCannotMeasure(t *testing.T) {
+	for _, o := range []Options{{Client: "other"}, {Connections: -1}, {Connections: 5000}} {
+		for _, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency} {
+			if _, err := run(t.Context(), o); err == nil {
+				t.Errorf("%+v is accepted", o)
+			}
+		}
+	}
+	if _, err := Latency(t.Context(), Options{One: true, Connections: 2}); err == nil {
+		t.Error("one record at a time over two connections is accepted")
+	}
+	dir := t.TempDir()
+	if _, err := Ingest(t.Context(), Options{Dir: dir, Durability: "sometimes"}); err == nil || !strings.Contains(err.Error(), "durability") {
+		t.Errorf("a durability that the server does not know: %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
