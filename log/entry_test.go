@@ -165,6 +165,36 @@ func TestUnitCopiesAndIsReusable(t *testing.T) {
 	}
 }
 
+// A unit that refers to its batches makes the same entry as one that copies them, whatever follows in it.
+func TestAUnitWithReferencesMakesTheSameEntry(t *testing.T) {
+	p := PartitionID{Topic: TopicID{7}, Index: 3}
+	build := func(add func(u *Unit, batch []byte)) (*Unit, []byte) {
+		u := &Unit{}
+		for range 2 { // the second time in kept memory
+			u.Reset()
+			add(u, []byte("first batch"))
+			u.LogStart(p, 5)
+			add(u, []byte("second"))
+			add(u, []byte("third"))
+		}
+		return u, EncodeEntry(nil, 42, []*Unit{u, u})
+	}
+	copied, want := build(func(u *Unit, b []byte) { u.Append(p, b) })
+	u, got := build(func(u *Unit, b []byte) { u.AppendRef(p, b) })
+	if !bytes.Equal(got, want) || u.Size() != copied.Size() || u.Empty() || !u.Appends() {
+		t.Errorf("size %d, want %d\n%x\n%x", u.Size(), copied.Size(), got, want)
+	}
+	if u.Reset(); !u.Empty() || u.Size() != unitHeader || u.Appends() {
+		t.Error("a unit that was reset holds something")
+	}
+	one, two := &Unit{}, &Unit{}
+	one.Append(p, []byte("b"))
+	two.AppendRef(p, []byte("b"))
+	if a, b := EncodeEntry(nil, 1, []*Unit{one}), EncodeEntry(nil, 1, []*Unit{two}); !bytes.Equal(a, b) {
+		t.Errorf("%x\n%x", a, b)
+	}
+}
+
 func TestDecodeEntryRejectsEveryShorterPrefix(t *testing.T) {
 	b := EncodeEntry(nil, 5, oneOfEach())
 	for n := range b {
