@@ -40,7 +40,8 @@ type batch struct {
 	first, last int64 // ms; first and largest timestamp
 	clock       batchClock
 	born        time.Time // when it was opened
-	serial      uint64    // counts up over the batches of a partition
+	serial      uint64    // place among the batches of the partition
+	width       uint64    // serials from serial on that are the batch's own, for its halves if it is split
 
 	numbered bool     // holds identity and sequence, sealed
 	ident    identity // of the last sealing
@@ -223,6 +224,8 @@ func (b *batch) split(other *batch) {
 	clear(done[keep:])
 	b.done = done[:keep]
 	other.part, other.born, other.failure = b.part, b.born, b.failure
+	b.width /= 2
+	other.serial, other.width = b.serial+b.width, b.width
 	b.numbered, other.numbered = false, false
 }
 

@@ -112,8 +112,8 @@ func (pt *partition) append(m *Message, done func(Ack), join bool) (ok bool, err
 		ms := fresh.stamp(m, tick)
 		body, whole := fresh.measure(m, ms)
 		fresh.add(m, ms, body, whole, done)
-		pt.mu.serial++
-		fresh.serial = pt.mu.serial
+		fresh.serial, fresh.width = pt.mu.serial, 2*batchRecords // as often as it can be halved
+		pt.mu.serial += fresh.width
 		pt.mu.open = fresh
 		pt.mu.Unlock()
 		p.readyOpen(pt)
@@ -386,7 +386,6 @@ func (pt *partition) shrink(b *batch, err error) {
 	p.buffered.Add(int64(cap(other.buf)))
 	pt.again(b)
 	b.split(other)
-	other.serial = b.serial
 	other.flushes = append(other.flushes, b.flushes...)
 	for _, f := range b.flushes {
 		f.left.Add(1)
