@@ -87,7 +87,7 @@ func judge(code int16, message *string) verdict {
 		return retry
 	case kerr.KafkaStorageError:
 		// Kafka says so after a failed write too; our server does not.
-		if message != nil && (slices.ContainsFunc(definite, func(code string) bool { return strings.HasPrefix(*message, code) })) {
+		if message != nil && slices.ContainsFunc(definite, func(code string) bool { return strings.HasPrefix(*message, code) }) {
 			return retry
 		}
 		return unsure

@@ -203,7 +203,7 @@ func (s *partitionSim) done(a Ack) {
 // definite no is not there; an unknown outcome at most once; the order is that of the calls.
 func TestAPartitionIsExactlyOnceWhateverTheNetworkDoes(t *testing.T) {
 	var acked, refused, unknown int
-	seeds := uint64(150)
+	seeds := uint64(60)
 	if os.Getenv("HEADRACE_LONG") != "" {
 		seeds = 5000
 	}
@@ -250,7 +250,7 @@ func TestAPartitionIsExactlyOnceWhateverTheNetworkDoes(t *testing.T) {
 			t.Fatalf("seed %d: %d bytes of buffers are lost", seed, n)
 		}
 	}
-	if acked < 1000 || refused < 100 {
+	if acked < 1000 || refused < 50 {
 		t.Errorf("the simulation is too quiet: %d acknowledged, %d refused, %d unknown", acked, refused, unknown)
 	}
 	t.Logf("%d acknowledged, %d refused, %d unknown", acked, refused, unknown)
