@@ -34,6 +34,8 @@ type Explorer struct {
 	Images, Inside fsx.ImageOptions
 	// Deep: in one of so many images the recovery is crashed, too. 0: in none.
 	Deep int
+	// Exact: a second recovery must leave the bytes that the first one left.
+	Exact bool
 	// Limit is how many states are looked at. 0: no bound.
 	Limit int
 	// Workers look at states at once. 0: 2.
@@ -150,12 +152,15 @@ func (e *Explorer) state(im fsx.Image, deeper bool) error {
 	if err != nil {
 		return err
 	}
-	again, err := e.Recover(im.FS.CrashClone(vfs.CrashCloneCfg{}), im.Mark)
+	left := im.FS.CrashClone(vfs.CrashCloneCfg{})
+	again, err := e.Recover(left, im.Mark)
 	switch {
 	case err != nil:
 		return fmt.Errorf("second recovery: %w", err)
 	case again != saw:
 		return fmt.Errorf("second recovery saw %s, the first %s", again, saw)
+	case e.Exact && left.Hash() != im.FS.Hash():
+		return fmt.Errorf("second recovery changed the disk from\n%s to\n%s", im.FS, left)
 	case !deeper:
 		return nil
 	}

@@ -565,3 +565,25 @@ func (f *imageFile) truncate(size int64) {
 		f.set(n-1, rest, zeroPage[:PageSize-rest])
 	}
 }
+
+// Hash is the hash of an Image with the names and bytes that m holds now.
+func (m *Mem) Hash() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.root.hash(1)
+}
+
+func (n *memNode) hash(at uint64) uint64 {
+	if !n.dir {
+		sum := uint64(0)
+		for i, page := range n.pages {
+			sum += pageSum(i, page)
+		}
+		return mix(mix(at, sum), uint64(n.size)+1)
+	}
+	sum := mix(at, 7)
+	for name, child := range n.children {
+		sum += child.hash(mix(at, sum64([]byte(name))))
+	}
+	return sum
+}

@@ -123,6 +123,9 @@ func TestImagesAgreeWithTheMemoryDisk(t *testing.T) {
 			for im := range r.Recording().Images(ImageOptions{Every: 1 << 30, PerPlace: 2}) {
 				if im.Place == r.Recording().Len() {
 					images = append(images, im)
+					if im.Hash != im.FS.Hash() {
+						t.Fatalf("%s: hash %x, that of its bytes is %x", im.String(), im.Hash, im.FS.Hash())
+					}
 				}
 			}
 			if len(images) == 0 {

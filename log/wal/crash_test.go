@@ -3,20 +3,18 @@ package wal
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/headrace/headrace/internal/fsx"
-)
 
-var (
-	crashSeed   = flag.Uint64("wal.seed", 1, "first seed of the crash test")
-	crashStates = flag.Int("wal.states", 2500, "crash states that the crash test looks at")
+	"github.com/headrace/headrace/internal/crash"
+	"github.com/headrace/headrace/internal/fsx"
 )
 
 // A model is what the log must hold: the version of each entry, the stable values, and the lowest index that may be
@@ -44,182 +42,211 @@ func (m model) append(first uint64, n int, version uint64) model {
 	return m
 }
 
-// matches reports how the log differs from the model, "" if it does not. The log may still hold entries below first,
-// and then they must be right, too.
-func (m model) matches(t testing.TB, w *WAL, exactFirst bool) string {
-	first, last := w.FirstIndex(), w.LastIndex()
-	if m.first > m.last || m.last == 0 {
-		switch {
-		case first == 0:
-		case exactFirst || last != m.last:
-			return fmt.Sprintf("holds %d..%d, want none up to %d", first, last, m.last)
-		}
-	} else if last != m.last || first == 0 || first > m.first || exactFirst && first != m.first {
-		return fmt.Sprintf("holds %d..%d, want %d..%d", first, last, m.first, m.last)
-	}
-	for i := first; i <= last && i > 0; i++ {
+// read returns what a log holds.
+func read(w *WAL) (m model, err error) {
+	m = model{first: w.FirstIndex(), last: w.LastIndex(), versions: map[uint64]uint64{}, stable: map[string]string{}}
+	for i := m.first; i <= m.last && i > 0; i++ {
 		e, err := w.Read(i)
 		if err != nil {
-			t.Fatalf("read %d of %d..%d: %v", i, first, last, err)
+			return m, fmt.Errorf("read %d of %d..%d: %w", i, m.first, m.last, err)
 		}
-		if v := versionOf(t, i, e); v != m.versions[i] {
+		if m.versions[i], err = parseEntryOfTest(i, e); err != nil {
+			return m, err
+		}
+	}
+	for _, k := range stableKeys {
+		if v, ok := w.Stable(k); ok {
+			m.stable[k] = string(v)
+		}
+	}
+	return m, nil
+}
+
+// differs reports how a log that holds got differs from the model, "" if it does not. The log may still hold entries
+// below first, and then they must be right, too.
+func (m model) differs(got model, exactFirst bool) string {
+	if m.first > m.last || m.last == 0 {
+		switch {
+		case got.first == 0:
+		case exactFirst || got.last != m.last:
+			return fmt.Sprintf("holds %d..%d, want none up to %d", got.first, got.last, m.last)
+		}
+	} else if got.last != m.last || got.first == 0 || got.first > m.first || exactFirst && got.first != m.first {
+		return fmt.Sprintf("holds %d..%d, want %d..%d", got.first, got.last, m.first, m.last)
+	}
+	for i, v := range got.versions {
+		if v != m.versions[i] {
 			return fmt.Sprintf("entry %d has version %d, want %d", i, v, m.versions[i])
 		}
 	}
-	got := map[string]string{}
-	for _, k := range stableKeys {
-		if v, ok := w.Stable(k); ok {
-			got[k] = string(v)
-		}
-	}
-	if !maps.Equal(got, m.stable) {
-		return fmt.Sprintf("stable values %v, want %v", got, m.stable)
+	if !maps.Equal(got.stable, m.stable) {
+		return fmt.Sprintf("stable values %v, want %v", got.stable, m.stable)
 	}
 	return ""
 }
 
 var stableKeys = []string{"term", "vote", "other"}
 
-// A crasher drives a log with random operations and looks at what crashes would leave of it.
-type crasher struct {
-	t      *testing.T
-	rng    *rand.Rand
-	disk   *fsx.Mem
-	w      *WAL
-	now    model
-	may    []model // what else a crash during the operation in flight may leave
-	loose  []model // and what it may leave because now is not synced
-	states int
-	armed  bool
-	direct bool // writes past the page cache
-	torn   int
+// An allowed is a mark in a recording: what the log may be if it crashes from here on.
+type allowed struct {
+	step   int
+	done   bool
+	models []model
 }
 
-func (c *crasher) options(fs fsx.FS) Options {
+func (a allowed) String() string { return fmt.Sprint(a.step, a.done) }
+
+// check returns which of the models the log is.
+func (a allowed) check(got model) (model, error) {
+	var why []string
+	for _, m := range a.models {
+		reason := m.differs(got, false)
+		if reason == "" {
+			return m, nil
+		}
+		why = append(why, reason)
+	}
+	return model{}, fmt.Errorf("after step %v the log is none of what it may be: %q", a, why)
+}
+
+// A crasher drives a log with random operations on a disk that is recorded.
+type crasher struct {
+	t     *testing.T
+	seed  uint64
+	rng   *rand.Rand
+	disk  *fsx.Mem
+	r     *fsx.Recorder
+	w     *WAL
+	now   model
+	loose []model // what else a crash may leave, because now is not synced
+	steps int
+	x     *crash.Explorer
+}
+
+func crashOptions(fs fsx.FS, seed uint64) Options {
 	o := testOptions(fs)
 	o.SegmentBytes = 128 << 10
 	o.MaxGroupBytes = 48 << 10
 	o.CacheBytes = 40 << 10
 	o.SpareSegments = 3
-	o.LogID, o.Direct = 0, c.direct
+	o.LogID = seed + 1
+	o.Direct = seed%4 == 3
 	return o
 }
 
-// hooked is the disk that looks at a crash before some of its changes.
-func (c *crasher) hooked() fsx.FS {
-	return fsx.Inject(c.disk, func(op fsx.Op, _ string) error {
-		switch op {
-		case fsx.OpRead, fsx.OpList, fsx.OpStat, fsx.OpOpen, fsx.OpPreallocate:
-		default:
-			if c.armed && c.rng.IntN(6) == 0 {
-				c.armed = false
-				c.look(c.disk)
-				c.armed = true
-			}
-		}
-		return nil
-	})
-}
-
-func (c *crasher) clone(m *fsx.Mem) *fsx.Mem {
-	return m.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * c.rng.IntN(3), RNG: c.rng})
-}
-
-// look checks the states that a crash of m right now may leave.
-func (c *crasher) look(m *fsx.Mem) {
-	crashed := c.clone(m)
-
-	// A crash while recovering, looked at below: recovery of a recovery.
-	var inner []*fsx.Mem
-	scratch := crashed.CrashClone(vfs.CrashCloneCfg{})
-	w := c.recover(fsx.Inject(scratch, func(op fsx.Op, _ string) error {
-		switch op {
-		case fsx.OpWrite, fsx.OpSync, fsx.OpSyncDir, fsx.OpRename, fsx.OpCreate, fsx.OpTruncate, fsx.OpRemove:
-			if c.rng.IntN(4) == 0 && len(inner) < 1 {
-				inner = append(inner, c.clone(scratch))
-			}
-		}
-		return nil
-	}))
-	c.check(w)
-
-	// A second recovery finds the bytes that the first one left, and changes none of them.
-	after := snapshot(c.t, scratch)
-	again := scratch.CrashClone(vfs.CrashCloneCfg{})
-	w2 := c.recover(again)
-	c.check(w2)
-	if got := snapshot(c.t, again); got != after {
-		c.t.Fatalf("state %d: a second recovery changed the log from\n%s to\n%s", c.states, after, got)
-	}
-	// The recovered log works.
-	if c.rng.IntN(4) == 0 {
-		next := w2.LastIndex() + 1
-		must(c.t, w2.Append(entries(next, 3, 1<<40, 100)))
-		w3 := c.recover(again.CrashClone(vfs.CrashCloneCfg{}))
-		if w3.LastIndex() != next+2 {
-			c.t.Fatalf("state %d: an append after the recovery is lost", c.states)
-		}
-		c.discard(w3)
-	}
-	c.discard(w2)
-	c.discard(w)
-	for _, m := range inner {
-		w := c.recover(m)
-		c.check(w)
-		c.discard(w)
-	}
-}
-
-func (c *crasher) recover(fs fsx.FS) *WAL {
-	c.states++
-	w, rec, err := Open(c.options(fs))
+// recoverLog is what an Explorer recovers a log with.
+func recoverLog(fs fsx.FS, mark any, seed uint64, torn *atomic.Int64) (saw string, err error) {
+	w, rec, err := Open(crashOptions(fs, seed))
 	if err != nil {
-		c.t.Fatalf("state %d: %v\nwant %d..%d\n%s", c.states, err, c.now.first, c.now.last, c.disk)
+		return "", err
 	}
 	if rec.Cut != nil {
-		c.torn++
+		torn.Add(1)
 	}
-	return w
+	got, err := read(w)
+	if err == nil {
+		_, err = mark.(allowed).check(got)
+	}
+	err = errors.Join(err, w.Upkeep()) // recovery leaves it what changes files
+	saw = fmt.Sprintf("%d..%d %v %v", got.first, got.last, got.versions, got.stable)
+	if err = errors.Join(err, discard(w)); err != nil {
+		return saw, err
+	}
+	if m, ok := fs.(*fsx.Mem); ok && got.last%4 == 0 {
+		err = appendBehind(m.CrashClone(vfs.CrashCloneCfg{}), got.last, seed)
+	}
+	return saw, err
+}
+
+// appendBehind proves that a recovered log works: an append goes behind what is there, and stays.
+func appendBehind(m *fsx.Mem, last, seed uint64) error {
+	w, _, err := Open(crashOptions(m, seed))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(w.Append(entries(last+1, 3, 1<<40, 100)), discard(w)); err != nil {
+		return err
+	}
+	if w, _, err = Open(crashOptions(m.CrashClone(vfs.CrashCloneCfg{}), seed)); err != nil {
+		return err
+	}
+	if w.LastIndex() != last+3 {
+		err = errors.New("an append after the recovery is lost")
+	}
+	return errors.Join(err, discard(w))
 }
 
 // discard gives back what a log holds without writing anything.
-func (c *crasher) discard(w *WAL) {
+func discard(w *WAL) error {
 	w.Poison(errors.New("crashed"))
-	must(c.t, w.Close())
+	return w.Close()
 }
 
-// check returns which of the models that a crash may leave the log is.
-func (c *crasher) check(w *WAL) model {
-	why := []string{}
-	for _, m := range slices.Concat([]model{c.now}, c.may, c.loose) {
-		reason := m.matches(c.t, w, false)
-		if reason == "" {
-			return m
-		}
-		why = append(why, reason)
+// start opens the log on a disk and records what is done to it from here on.
+func (c *crasher) start(disk *fsx.Mem) {
+	c.disk, c.r = disk, fsx.Record(disk)
+	may := allowed{c.steps, true, append([]model{c.now}, c.loose...)}
+	c.r.Mark(may)
+	w, _, err := Open(crashOptions(c.r, c.seed))
+	must(c.t, err)
+	c.w = w
+	got, err := read(w)
+	must(c.t, err)
+	m, err := may.check(got)
+	must(c.t, err)
+	// Recovery has synced what it found.
+	c.now, c.loose = m.clone(), nil
+	if got.first != 0 {
+		c.now.first = got.first
 	}
-	c.t.Fatalf("state %d: the log is none of what it may be: %q", c.states, why)
-	return model{}
+	c.r.Mark(allowed{c.steps, true, []model{c.now}})
+}
+
+// explore looks at the crashes of what was recorded.
+func (c *crasher) explore() {
+	if err := c.x.Explore(c.r.Recording()); err != nil {
+		c.t.Fatalf("%v\nreplay with HEADRACE_SEED=%d", err, c.seed)
+	}
 }
 
 // during runs one operation that ends synced, which moves the model to after, through any of between.
 func (c *crasher) during(between []model, after model, op func() error) {
-	c.unsynced(between, after, op)
-	c.loose = nil
+	c.do(between, after, true, op)
 }
 
 // unsynced is during for an operation after which a crash may still leave what was there before, back to the last
 // synced one.
 func (c *crasher) unsynced(between []model, after model, op func() error) {
-	c.may = append(between, after)
+	c.do(between, after, false, op)
+}
+
+func (c *crasher) do(between []model, after model, synced bool, op func() error) {
+	c.steps++
+	c.r.Mark(allowed{c.steps, false, slices.Concat([]model{c.now, after}, between, c.loose)})
 	if err := op(); err != nil {
 		c.t.Fatal(err)
 	}
-	c.loose = slices.Concat(c.loose, []model{c.now}, between)
-	c.now, c.may = after, nil
-	if reason := c.now.matches(c.t, c.w, true); reason != "" && c.rng.IntN(8) == 0 {
+	if synced {
+		c.loose = nil
+	} else {
+		c.loose = slices.Concat(c.loose, []model{c.now}, between)
+	}
+	c.r.Mark(allowed{c.steps, true, append([]model{after}, c.loose...)})
+	c.now = after
+	if c.rng.IntN(8) > 0 || c.closed() {
+		return
+	}
+	got, err := read(c.w)
+	must(c.t, err)
+	if reason := c.now.differs(got, true); reason != "" {
 		c.t.Fatal(reason)
 	}
+}
+
+func (c *crasher) closed() bool {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	return c.w.mu.closed
 }
 
 func (c *crasher) step(version uint64) {
@@ -285,60 +312,78 @@ func (c *crasher) step(version uint64) {
 		c.unsynced(nil, m, c.w.Upkeep)
 	default: // close or crash, and go on with what is there
 		if c.rng.IntN(2) == 0 {
-			must(c.t, c.w.Close())
-			c.loose = nil
+			c.during(nil, m, c.w.Close)
 		} else {
-			c.discard(c.w)
+			must(c.t, discard(c.w))
 		}
-		c.disk = c.clone(c.disk)
-		w, _, err := Open(c.options(c.hooked()))
-		must(c.t, err)
-		c.w = w
-		c.now = c.check(w).clone()
-		c.loose = nil // recovery has synced what it found
-		if f := w.FirstIndex(); f != 0 {
-			c.now.first = f
-		}
+		c.explore()
+		c.start(c.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * c.rng.IntN(3), RNG: c.rng}))
 	}
 }
 
-// TestEveryCrashStateRecovers looks at crashes before random changes of the disk: everything acknowledged is there,
-// nothing is invented, recovering again changes nothing, and a crash while recovering does no harm.
+// TestEveryCrashStateRecovers looks at what crashes can leave at any place of a random workload: everything
+// acknowledged is there, nothing is invented, recovering again changes nothing, and a crash while recovering does no
+// harm.
 func TestEveryCrashStateRecovers(t *testing.T) {
-	total, torn, want := 0, 0, *crashStates
-	if raceEnabled { // with the 500 of the store still over 2,000
-		want = want * 16 / 25
+	var torn atomic.Int64
+	x := &crash.Explorer{
+		Images:  fsx.ImageOptions{Random: 4, Every: 2, PerPlace: 8, Tears: 6},
+		Inside:  fsx.ImageOptions{Random: 1, Every: 2, PerPlace: 3, Tears: 1},
+		Deep:    8, Limit: 1600, Exact: true,
 	}
-	for seed := *crashSeed; total < want; seed++ {
+	if crash.Long() {
+		x.Limit = 25_000
+		x.Images = fsx.ImageOptions{Random: 32, PerPlace: 24, Tears: 16}
+	}
+	seed, one := crash.Seed()
+	for ; !x.Full(); seed++ {
 		c := &crasher{
-			t: t, rng: rand.New(rand.NewPCG(seed, 7)), disk: fsx.NewMem(),
+			t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 7)), x: x,
 			now: model{versions: map[uint64]uint64{}, stable: map[string]string{}},
 		}
-		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			c.t = t
-			c.armed, c.direct = true, seed%4 == 3
-			w, _, err := Open(c.options(c.hooked()))
-			must(t, err)
-			c.w = w
-			for i := range 100 {
-				c.step(uint64(i + 1))
-			}
-			c.armed = false
-			c.discard(c.w)
-		})
-		if !ok {
-			t.Fatalf("replay with -wal.seed=%d -wal.states=1", seed)
+		x.Images.Seed, x.Inside.Seed = seed, seed
+		x.Recover = func(fs fsx.FS, mark any) (string, error) { return recoverLog(fs, mark, seed, &torn) }
+		c.start(fsx.NewMem())
+		for i := range 100 {
+			c.step(uint64(i + 1))
 		}
-		total += c.states
-		torn += c.torn
+		must(t, discard(c.w))
+		c.explore()
+		if one {
+			break
+		}
 	}
-	if torn == 0 {
-		t.Error("no state had a torn group")
+	n := x.Count()
+	t.Logf("%d states, %d of them left by a crash inside a recovery, %d recoveries cut a torn group", n.States, n.Deep, torn.Load())
+	if one {
+		return
 	}
-	t.Logf("%d states, %d with a torn group", total, torn)
-	if total < want {
-		t.Errorf("only %d crash states, want %d", total, want)
+	if torn.Load() == 0 || n.Deep == 0 || n.States < x.Limit {
+		t.Errorf("%+v of %d, %d torn: the test has lost its teeth", n, x.Limit, torn.Load())
 	}
+}
+
+// A crash while a segment is made leaves it half made; the next start makes it anew, and upkeep has nothing to stumble
+// over.
+func TestAHalfMadeSegmentIsMadeAnew(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	must(t, w.Append(entries(1, 1, 1, 100)))
+	must(t, discard(w))
+	f, err := m.CreateFile("wal/" + prepareName)
+	must(t, err)
+	_, err = f.WriteAt(make([]byte, testSegment/2), 0)
+	must(t, err)
+	must(t, f.Close())
+	w, _ = mustOpen(t, testOptions(m))
+	must(t, w.Upkeep())
+	if room, err := w.Room(); room != math.MaxInt64 || err != nil {
+		t.Fatal(room, err)
+	}
+	for i := range uint64(20) { // some segments
+		must(t, w.Append(entries(2+i, 1, 1, testSegment/3)))
+	}
+	must(t, w.Close())
 }
 
 // damageLog makes a log of a few segments whose last group is proven by a mark of an ordered close.

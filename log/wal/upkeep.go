@@ -3,6 +3,7 @@ package wal
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -283,6 +284,9 @@ func (w *WAL) create(seq uint64) error {
 	if err != nil {
 		return fmt.Errorf("wal: create segment: %w", err)
 	}
+	w.mu.Lock() // what a crash has left of another one is this one now
+	w.mu.drops = slices.DeleteFunc(w.mu.drops, func(name string) bool { return name == prepareName })
+	w.mu.Unlock()
 	if err = w.fill(f, w.o.SegmentBytes); err != nil {
 		_ = f.Truncate(0) // a full disk needs the space now
 		_ = f.Close()

@@ -53,17 +53,24 @@ func payload(index, version uint64, size int) []byte {
 	return b
 }
 
-// versionOf checks an entry made by entry and returns its version.
-func versionOf(t testing.TB, index uint64, e Entry) uint64 {
-	t.Helper()
+// parseEntryOfTest checks an entry made by entry and returns its version.
+func parseEntryOfTest(index uint64, e Entry) (version uint64, err error) {
 	if e.Index != index || len(e.Data) < 20 || binary.LittleEndian.Uint64(e.Data[4:]) != index ||
 		crc32.Checksum(e.Data[4:], castagnoli) != binary.LittleEndian.Uint32(e.Data) {
-		t.Fatalf("entry %d holds something else: index %d, %d bytes", index, e.Index, len(e.Data))
+		return 0, fmt.Errorf("entry %d holds something else: index %d, %d bytes", index, e.Index, len(e.Data))
 	}
 	v := binary.LittleEndian.Uint64(e.Data[12:])
 	if e.Term != v || e.AppendedAt != int64(index) || e.Type != uint8(index) || string(e.Extensions) != extensions(index) {
-		t.Fatalf("entry %d: fields %d %d %d %q", index, e.Term, e.AppendedAt, e.Type, e.Extensions)
+		return 0, fmt.Errorf("entry %d: fields %d %d %d %q", index, e.Term, e.AppendedAt, e.Type, e.Extensions)
 	}
+	return v, nil
+}
+
+// versionOf is parseEntryOfTest for tests that end with a wrong entry.
+func versionOf(t testing.TB, index uint64, e Entry) uint64 {
+	t.Helper()
+	v, err := parseEntryOfTest(index, e)
+	must(t, err)
 	return v
 }
 
@@ -106,7 +113,7 @@ func checkRange(t testing.TB, w *WAL, first, last, version uint64) {
 	}
 }
 
-func crash(m *fsx.Mem, percent int) *fsx.Mem {
+func crashed(m *fsx.Mem, percent int) *fsx.Mem {
 	return m.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(9, 9))})
 }
 
@@ -123,13 +130,13 @@ func TestEntriesAreThereAfterAnyCrash(t *testing.T) {
 	if s := w.Metrics().Segments; s < 4 {
 		t.Fatalf("%d segments", s)
 	}
-	w2, rec := mustOpen(t, testOptions(crash(m, 0)))
+	w2, rec := mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, w2, 1, 2000, 1)
 	if rec.Clean || rec.Cut != nil || rec.Last != 2000 {
 		t.Fatalf("%+v", rec)
 	}
 	must(t, w.Close())
-	w3, rec := mustOpen(t, testOptions(crash(m, 0)))
+	w3, rec := mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, w3, 1, 2000, 1)
 	if !rec.Clean {
 		t.Fatalf("%+v", rec)
@@ -160,7 +167,7 @@ func TestAnIndexBelowTheLastDropsEverythingFromItOn(t *testing.T) {
 		}
 	}
 	check(w)
-	w, _ = mustOpen(t, testOptions(crash(m, 0)))
+	w, _ = mustOpen(t, testOptions(crashed(m, 0)))
 	check(w)
 	must(t, w.TruncateBack(120))
 	must(t, w.TruncateBack(500))
@@ -205,7 +212,7 @@ func TestResetMakesAnyIndexNext(t *testing.T) {
 	if s := w.Metrics().Segments; s != 1 {
 		t.Fatalf("%d segments are kept", s)
 	}
-	w, _ = mustOpen(t, testOptions(crash(m, 0)))
+	w, _ = mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, w, 5000, 5009, 2)
 }
 
@@ -226,7 +233,7 @@ func TestStableValuesOutliveEverySegment(t *testing.T) {
 	if mt.Recycled < 3 || mt.Segments > 3 {
 		t.Fatalf("%+v", mt)
 	}
-	w, _ = mustOpen(t, testOptions(crash(m, 0)))
+	w, _ = mustOpen(t, testOptions(crashed(m, 0)))
 	for key, want := range map[string]string{"vote": "a", "term": "7", "empty": ""} {
 		if v, ok := w.Stable(key); !ok || string(v) != want {
 			t.Errorf("%s: %q %v", key, v, ok)
@@ -251,7 +258,7 @@ func TestTruncateFrontReleasesOnlyAfterASyncedRecord(t *testing.T) {
 	if got := w.Metrics().Segments; got != segments {
 		t.Fatalf("%d segments of %d: released without a record", got, segments)
 	}
-	if w2, _ := mustOpen(t, testOptions(crash(m, 0))); w2.FirstIndex() != 1 {
+	if w2, _ := mustOpen(t, testOptions(crashed(m, 0))); w2.FirstIndex() != 1 {
 		t.Fatal(w2.FirstIndex())
 	}
 	must(t, w.Append(entries(1001, 1, 1, 10)))
@@ -259,7 +266,7 @@ func TestTruncateFrontReleasesOnlyAfterASyncedRecord(t *testing.T) {
 	if got := w.Metrics().Segments; got >= segments-1 {
 		t.Fatalf("%d segments of %d", got, segments)
 	}
-	w2, _ := mustOpen(t, testOptions(crash(m, 0)))
+	w2, _ := mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, w2, 900, 1001, 1)
 	must(t, w.TruncateFront(1<<40))
 	checkRange(t, w, 0, 0, 0)
@@ -342,7 +349,7 @@ func TestAFailedWriteOrSyncPoisonsTheLogForGood(t *testing.T) {
 				}
 				checkRange(t, w, 1, 10, 1)
 				must(t, w.Close())
-				w, _ = mustOpen(t, testOptions(crash(m, 0)))
+				w, _ = mustOpen(t, testOptions(crashed(m, 0)))
 				checkRange(t, w, 1, 10, 1)
 			})
 		}
@@ -376,7 +383,7 @@ func TestAfterAFailedSyncRecoveryWritesTheTailOnceMore(t *testing.T) {
 	if rec.Last != 20 || writes == 0 {
 		t.Fatalf("%+v, %d writes", rec, writes)
 	}
-	w3, _ := mustOpen(t, testOptions(crash(m, 0)))
+	w3, _ := mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, w3, 1, w2.LastIndex(), 1)
 }
 
@@ -460,7 +467,7 @@ func TestAFullDiskGetsSpareSegmentsBack(t *testing.T) {
 	must(t, w.Append(entries(82, 40, 1, 20_000)))
 	checkRange(t, w, 80, 121, 1)
 	must(t, w.Close())
-	w, _ = mustOpen(t, testOptions(crash(m, 0)))
+	w, _ = mustOpen(t, testOptions(crashed(m, 0)))
 	if w.LastIndex() != 121 {
 		t.Fatal(w.LastIndex())
 	}
