@@ -5,61 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
+	"github.com/headrace/headrace/internal/crash"
 	"github.com/headrace/headrace/internal/fsx"
 	"github.com/headrace/headrace/log/wal"
 )
 
-// image is what a crash has left, and what had been acknowledged by then.
-type image struct {
-	fs     *fsx.Mem
-	acked  uint64 // entries up to here were synced before the crash
-	begun  uint64 // entries up to here may be there
-	config string
-}
+// noContext is for calls that wait for nobody.
+var noContext = context.Background()
 
-// crasher takes images of a memory disk at random file operations.
-type crasher struct {
-	mem          *fsx.Mem
-	acked, begun atomic.Uint64
-
-	mu     sync.Mutex
-	r      *rand.Rand
-	every  int // one in so many operations
-	limit  int
-	images []image
-}
-
-func newCrasher(mem *fsx.Mem, seed uint64, every, limit int) (*crasher, fsx.FS) {
-	c := &crasher{mem: mem, r: rand.New(rand.NewPCG(seed, 99)), every: every, limit: limit}
-	return c, fsx.Inject(mem, c.before)
-}
-
-func (c *crasher) before(op fsx.Op, _ string) error {
-	switch op {
-	case fsx.OpRead, fsx.OpStat, fsx.OpList, fsx.OpOpen, fsx.OpLock:
-		return nil // nothing changes
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.images) >= c.limit || c.r.IntN(c.every) != 0 {
-		return nil
-	}
-	pct := []int{0, 50, 100}[c.r.IntN(3)]
-	im := image{config: fmt.Sprintf("before %s, %d%% unsynced", op, pct)}
-	// What is acknowledged is read first and what has begun last: in between both may grow.
-	im.acked = c.acked.Load()
-	im.fs = c.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: pct, RNG: rand.New(rand.NewPCG(c.r.Uint64(), 0))})
-	im.begun = c.begun.Load()
-	c.images = append(c.images, im)
-	return nil
-}
+// promised is a mark in a recording: entries up to acked were synced, those up to begun may be there.
+type promised struct{ acked, begun uint64 }
 
 // world is a log and a store on one disk.
 type world struct {
@@ -97,51 +55,63 @@ func (x *world) catchUp(results [][]modelResult) error {
 	return nil
 }
 
-// history is one run: its entries, the results and, at some of them, copies of nothing: models are made anew.
+// history is one run: its entries and the results. Models are made of them anew.
 type history struct {
+	seed    uint64
 	entries [][]byte // by index, [0] empty
 	results [][]modelResult
+
+	mu     sync.Mutex
+	models map[uint64]*model
 }
 
 const crashTerm = 3
 
 func (h *history) modelAt(index uint64) *model {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.models[index]; m != nil {
+		return m
+	}
 	m := newModel()
 	for i := uint64(1); i <= index; i++ {
 		e, _ := DecodeEntry(h.entries[i])
 		m.apply(i, crashTerm, e)
 	}
+	h.models[index] = m
 	return m
 }
 
-// play runs a random history on a crashing disk.
-func play(t *testing.T, seed uint64, entries int, every, limit int) (*history, []image) {
+// play runs a random history on a recorded disk: several producers, partitions that are thin and thick, rolls,
+// retention, drops, group offsets, tasks, rounds, checkpoints, and a log that is cut behind them.
+func play(t *testing.T, seed uint64, entries int) (*history, *fsx.Recording) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 7))
-	mem := fsx.NewMem()
-	c, fs := newCrasher(mem, seed, every, limit)
-	x, err := openWorld(fs, seed)
+	disk := fsx.Record(fsx.NewMem())
+	disk.Mark(promised{})
+	x, err := openWorld(disk, seed)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := newModel()
 	g := newGenerator(r, m)
-	h := &history{entries: [][]byte{nil}, results: [][]modelResult{nil}}
+	h := &history{seed: seed, entries: [][]byte{nil}, results: [][]modelResult{nil}, models: map[uint64]*model{}}
 	for index := uint64(1); index <= uint64(entries); index++ {
 		data := g.entry()
+		if r.IntN(12) == 0 {
+			data = retentionEntry(t, x.s, g)
+		}
 		e, err := DecodeEntry(data)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := m.apply(index, crashTerm, e)
-		c.mu.Lock()
 		h.entries, h.results = append(h.entries, data), append(h.results, want)
-		c.mu.Unlock()
-		c.begun.Store(index)
+		disk.Mark(promised{index - 1, index})
 		if err := x.w.Append([]wal.Entry{{Index: index, Term: crashTerm, Data: data}}); err != nil {
 			t.Fatal(err)
 		}
-		c.acked.Store(index)
+		disk.Mark(promised{index, index})
 		if err := compareResults(x.s.Apply(index, crashTerm, data), want); err != nil {
 			t.Fatalf("seed %d entry %d: %v", seed, index, err)
 		}
@@ -167,101 +137,106 @@ func play(t *testing.T, seed uint64, entries int, every, limit int) (*history, [
 			}
 		}
 	}
-	if err := m.compare(x.s); err != nil {
+	if err := errors.Join(m.compare(x.s), checkPlacement(x.s)); err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
 	if err := x.close(); err != nil {
 		t.Fatal(err)
 	}
-	return h, c.images
+	return h, disk.Recording()
 }
 
-// recoverImage opens what a crash has left and checks everything that was promised. With deeper it also
-// takes images during the recovery.
-func recoverImage(h *history, im image, seed uint64, deeper int) (more []image, err error) {
-	c, fs := newCrasher(im.fs, seed, 12, deeper)
-	c.acked.Store(im.acked)
-	c.begun.Store(im.begun)
-	x, err := openWorld(fs, seed)
+// retentionEntry proposes what retention allows.
+func retentionEntry(t *testing.T, s *Store, g *generator) []byte {
+	t.Helper()
+	starts, err := s.RetentionCandidates(g.time / 1e6)
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
+	}
+	u := new(Unit)
+	for _, c := range starts {
+		u.LogStart(c.Partition, c.Offset)
+	}
+	return EncodeEntry(nil, g.time, []*Unit{u})
+}
+
+// recover opens what a crash has left and checks everything that was promised. It saw the index of the last entry: all
+// else is a function of it, and was held against the model.
+func (h *history) recover(fs fsx.FS, mark any) (saw string, err error) {
+	x, err := openWorld(fs, h.seed)
+	if err != nil {
+		return "", err
 	}
 	last := x.w.LastIndex()
+	saw = fmt.Sprint(last)
+	if err = h.check(x, mark.(promised)); err == nil && last%3 == 0 {
+		_, err = x.s.Checkpoint(noContext)
+	}
+	if last%2 == 0 {
+		x.w.Poison(errors.New("crashed")) // no mark of an ordered close
+	}
+	return saw, errors.Join(err, x.close())
+}
+
+func (h *history) check(x *world, p promised) error {
+	last := x.w.LastIndex()
 	a, _ := x.s.Applied()
-	if last < im.acked || last > im.begun || a > last {
-		return nil, errors.Join(fmt.Errorf("log ends at %d, store at %d; acknowledged %d, begun %d", last, a, im.acked, im.begun), x.close())
+	if last < p.acked || last > p.begun || a > last {
+		return fmt.Errorf("log ends at %d, store at %d; acknowledged %d, begun %d", last, a, p.acked, p.begun)
 	}
 	if err := x.catchUp(h.results); err != nil {
-		return nil, errors.Join(err, x.close())
+		return err
 	}
 	m := h.modelAt(last)
 	if err := m.compare(x.s); err != nil {
-		return nil, errors.Join(fmt.Errorf("recovered at %d, log to %d: %w", a, last, err), x.close())
+		return fmt.Errorf("recovered at %d, log to %d: %w", a, last, err)
 	}
-	if err := x.close(); err != nil {
-		return nil, err
+	if err := checkPlacement(x.s); err != nil {
+		return fmt.Errorf("recovered at %d, log to %d: placement: %w", a, last, err)
 	}
-	more = c.images
-	// A second recovery changes nothing that can be seen.
-	if x, err = openWorld(im.fs, seed); err != nil {
-		return nil, fmt.Errorf("second recovery: %w", err)
+	// Now everything is read from files.
+	x.s.trimCache()
+	if err := m.compare(x.s); err != nil {
+		return fmt.Errorf("recovered at %d, log to %d: from files: %w", a, last, err)
 	}
-	if seed%2 == 0 {
-		if _, err := x.s.Checkpoint(context.Background()); err != nil {
-			return nil, errors.Join(err, x.close())
-		}
-	}
-	err = x.catchUp(h.results)
-	if err == nil && x.w.LastIndex() != last {
-		err = fmt.Errorf("log ends at %d, before at %d", x.w.LastIndex(), last)
-	}
-	if err == nil {
-		err = m.compare(x.s)
-	}
-	if err != nil {
-		err = fmt.Errorf("second recovery: %w", err)
-	}
-	return more, errors.Join(err, x.close())
+	return nil
 }
 
 func TestCrashLosesNothingAcknowledged(t *testing.T) {
-	runs, perRun, least := 14, 62, int64(1000)
+	x := &crash.Explorer{
+		Images: fsx.ImageOptions{Random: 3, Every: 6, PerPlace: 5, Tears: 3},
+		Inside: fsx.ImageOptions{Random: 1, Every: 12, PerPlace: 2, Tears: 1},
+		Deep:   6, Limit: 1200,
+	}
+	perSeed := 150
 	switch {
+	case crash.Long():
+		x.Limit, perSeed = 22_000, 1500
+		x.Images = fsx.ImageOptions{Random: 32, Every: 2, PerPlace: 10, Tears: 8}
 	case testing.Short():
-		runs, least = 3, 0
-	case raceEnabled: // with the 1,600 of log/wal still over 2,000
-		runs, perRun, least = 9, 46, 500
+		x.Limit = 150
 	}
-	var states, deep atomic.Int64
-	var wg sync.WaitGroup
-	gate := make(chan struct{}, 2)
-	for seed := range uint64(runs) {
-		gate <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-gate }()
-			h, images := play(t, seed, 120, 10, perRun)
-			todo := slices.Clone(images)
-			depth := len(todo)
-			for i := 0; i < len(todo); i++ {
-				deeper := 0
-				if i < depth && i%3 == 0 {
-					deeper = 1
-				}
-				more, err := recoverImage(h, todo[i], seed*1000+uint64(i), deeper)
-				if err != nil {
-					t.Errorf("seed %d image %d (%s, acked %d): %v", seed, i, todo[i].config, todo[i].acked, err)
-					return
-				}
-				todo[i].fs = nil
-				todo = append(todo, more...)
-				deep.Add(int64(len(more)))
-				states.Add(1)
-			}
-		})
+	goal := x.Limit
+	seed, one := crash.Seed()
+	for ; x.Count().States < goal; seed++ {
+		h, rec := play(t, seed, 120)
+		x.Recover = h.recover
+		x.Images.Seed, x.Inside.Seed = seed, seed
+		if x.Limit = min(goal, x.Count().States+perSeed); one {
+			x.Limit = 0
+		}
+		// Not all from the beginning of the run.
+		x.Images.Every = max(1, rec.Len()*x.Images.PerPlace/2/perSeed)
+		if err := x.Explore(rec); err != nil {
+			t.Fatalf("%v\nreplay with HEADRACE_SEED=%d", err, seed)
+		}
+		if one {
+			break
+		}
 	}
-	wg.Wait()
-	t.Logf("%d states, %d of them after a crash inside recovery", states.Load(), deep.Load())
-	if n := states.Load(); !t.Failed() && n < least {
-		t.Errorf("only %d crash states", n)
+	n := x.Count()
+	t.Logf("%d states, %d of them left by a crash inside a recovery", n.States, n.Deep)
+	if !one && (n.Deep == 0 || n.States < goal) {
+		t.Errorf("%+v of %d: the test has lost its teeth", n, goal)
 	}
 }
