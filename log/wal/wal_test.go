@@ -694,25 +694,25 @@ func TestUnsyncedEntriesOutliveTheProcessAndAreSyncedSoon(t *testing.T) {
 	must(t, w.Append(entries(1, 3, 1, 100)))
 	must(t, w.AppendUnsynced(entries(4, 3, 1, 100)))
 	checkRange(t, w, 1, 6, 1)
-	lost, _ := mustOpen(t, testOptions(crash(m, 0)))
+	lost, _ := mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, lost, 1, 3, 1) // a power cut
-	kept, _ := mustOpen(t, testOptions(crash(m, 100)))
+	kept, _ := mustOpen(t, testOptions(crashed(m, 100)))
 	checkRange(t, kept, 1, 6, 1) // the death of the process
 
 	must(t, w.SyncTo(5)) // syncs all there is
-	synced, _ := mustOpen(t, testOptions(crash(m, 0)))
+	synced, _ := mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, synced, 1, 6, 1)
 
 	must(t, w.AppendUnsynced(entries(7, 1, 1, 100)))
 	must(t, w.SetStable("term", []byte("2"))) // so does any synced write
-	synced, _ = mustOpen(t, testOptions(crash(m, 0)))
+	synced, _ = mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, synced, 1, 7, 1)
 	if got := w.Metrics(); got.Unsynced != 2 || got.Syncs != 1 {
 		t.Errorf("%d groups unsynced, %d syncs for them", got.Unsynced, got.Syncs)
 	}
 	must(t, w.AppendUnsynced(entries(8, 1, 1, 100)))
 	must(t, w.Close()) // and so does the end
-	synced, rec := mustOpen(t, testOptions(crash(m, 0)))
+	synced, rec := mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, synced, 1, 8, 1)
 	if !rec.Clean {
 		t.Error("not closed in order")
@@ -729,7 +729,7 @@ func TestTheGoroutineSyncsWhatIsUnsynced(t *testing.T) {
 		for w.syncedIndex.Load() <= i {
 			time.Sleep(100 * time.Microsecond)
 		}
-		again, _ := mustOpen(t, testOptions(crash(m, 0)))
+		again, _ := mustOpen(t, testOptions(crashed(m, 0)))
 		checkRange(t, again, 1, i+1, 1)
 	}
 }
@@ -748,14 +748,14 @@ func TestSegmentsAreNotTakenBackByAnUnsyncedRecord(t *testing.T) {
 	if got := w.Metrics(); got.Segments != 3 {
 		t.Fatalf("%d of 3 segments are left", got.Segments)
 	}
-	again, _ := mustOpen(t, testOptions(crash(m, 0)))
+	again, _ := mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, again, 1, again.LastIndex(), 1)
 	must(t, w.SyncTo(next))
 	must(t, w.Upkeep())
 	if got := w.Metrics(); got.Segments != 1 {
 		t.Errorf("%d segments are left, want 1", got.Segments)
 	}
-	again, _ = mustOpen(t, testOptions(crash(m, 0)))
+	again, _ = mustOpen(t, testOptions(crashed(m, 0)))
 	checkRange(t, again, next, next, 1)
 }
 
