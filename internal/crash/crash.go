@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/headrace/headrace/internal/fsx"
 )
 
@@ -152,7 +150,7 @@ func (e *Explorer) state(im fsx.Image, deeper bool) error {
 	if err != nil {
 		return err
 	}
-	left := im.FS.CrashClone(vfs.CrashCloneCfg{})
+	left := im.FS.PowerCut()
 	again, err := e.Recover(left, im.Mark)
 	switch {
 	case err != nil:

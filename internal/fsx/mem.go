@@ -85,6 +85,9 @@ func (m *Mem) CrashClone(cfg vfs.CrashCloneCfg) *Mem {
 	return &Mem{root: c.clone(m.root), locks: map[string]bool{}}
 }
 
+// PowerCut is a CrashClone that keeps nothing that was not synced.
+func (m *Mem) PowerCut() *Mem { return m.CrashClone(vfs.CrashCloneCfg{}) }
+
 type cloner struct {
 	percent int
 	rng     *rand.Rand
