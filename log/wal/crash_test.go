@@ -386,6 +386,28 @@ func TestAHalfMadeSegmentIsMadeAnew(t *testing.T) {
 	must(t, w.Close())
 }
 
+// Of two unsynced groups a crash can lose the first and keep the second. What is appended after the recovery has the
+// number of the lost one, and then the old second one follows it, with the right number and in the right place.
+func TestAGroupOfALostBranchIsNotTakenForTheNextOne(t *testing.T) {
+	m := fsx.NewMem()
+	w, _ := mustOpen(t, testOptions(m))
+	must(t, w.AppendUnsynced(entries(1, 1, 1, 100)))
+	must(t, w.AppendUnsynced(entries(2, 1, 1, 100)))
+	_, l, _ := w.mu.find(1)
+	must(t, discard(w))
+	f, err := m.OpenFile("wal/" + segmentName(1))
+	must(t, err)
+	_, err = f.WriteAt(make([]byte, blockSize), int64(l.pos)&^(blockSize-1))
+	must(t, err)
+	must(t, f.Close())
+	w, _ = mustOpen(t, testOptions(m))
+	must(t, w.Append(entries(1, 1, 2, 100)))
+	must(t, discard(w))
+	w, _ = mustOpen(t, testOptions(m))
+	checkRange(t, w, 1, 1, 2)
+	must(t, w.Close())
+}
+
 // damageLog makes a log of a few segments whose last group is proven by a mark of an ordered close.
 func damageLog(t testing.TB) *fsx.Mem {
 	m := fsx.NewMem()
