@@ -104,7 +104,7 @@ func playNode(t *testing.T, seed uint64) *fsx.Recording {
 			})
 		}
 		for i := range 8 {
-			name := fmt.Sprint("t", life, i)
+			name := fmt.Sprintf("t%d-%d", life, i)
 			switch rng.IntN(5) {
 			case 0, 1:
 				topic(n, name, true)
