@@ -37,7 +37,8 @@ lint: ## gofumpt, go vet, staticcheck
 	$(TOOL) staticcheck ./...
 
 bench: build ## measure: the figures of the README, then the package benchmarks
-	$(BIN) bench ingest
+	$(BIN) bench ingest --compare
+	$(BIN) bench ingest --client native
 	$(BIN) bench latency
 	$(BIN) bench pipeline
 	$(BIN) bench partitions
@@ -45,7 +46,8 @@ bench: build ## measure: the figures of the README, then the package benchmarks
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./...
 
 bench-short: build ## run every benchmark for a moment, to prove that it works
-	$(BIN) bench ingest --seconds 2
+	$(BIN) bench ingest --seconds 2 --compare
+	$(BIN) bench ingest --seconds 2 --client native
 	$(BIN) bench latency --seconds 2
 	$(BIN) bench pipeline --rows 200000
 	$(BIN) bench partitions --topics 500 --partitions 100

@@ -1,6 +1,10 @@
 // Package client is the Go client of a Headrace server: modules, pipelines and topics over the HTTP API,
 // and record streams over the Kafka protocol.
 //
+// A Producer sends records: to one topic each through its Writers, idempotent, with a callback when a record is durable
+// and without work for it beyond a copy. A Publisher does so with franz-go. An API manages topics and modules; ReadRange
+// and ReadAll read.
+//
 // It links no server code. Everything here may be used by several goroutines at once.
 package client
 

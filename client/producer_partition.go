@@ -307,7 +307,7 @@ const (
 	lastPause  = time.Second
 	// unknownTopicTries is how often a topic that the server does not know is tried, over some seconds: it may be
 	// about to be opened.
-	unknownTopicTries = 10
+	unknownTopicTries = 7
 )
 
 func pause(tries int) time.Duration { return min(firstPause<<min(tries, 10), lastPause) }

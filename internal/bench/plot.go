@@ -40,9 +40,9 @@ func (r *Report) plot() string {
 		if r.Timeline[i] == 0 {
 			continue // nothing fell due
 		}
-		grid[row(r.Timeline[i])][i] = '#'
-		grid[row(r.TimelineP99[i])][i] = '+'
 		grid[row(r.TimelineP50[i])][i] = '.'
+		grid[row(r.TimelineP99[i])][i] = '+'
+		grid[row(r.Timeline[i])][i] = '#' // in front where they meet
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "latency over time, ms (. p50, + p99, # max; a column is %.2g s)\n", r.SliceSeconds)
