@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -231,9 +233,15 @@ func freeAddress(t *testing.T) string {
 	return ln.Addr().String()
 }
 
+// tuned are sizes with which segments roll, checkpoints are taken and log starts rise all the time.
+const tuned = "wal-segment-bytes=1048576,wal-cache-bytes=1048576,inflight-bytes=4194304,checkpoint-bytes=3145728,checkpoint-ms=700,trailing-bytes=262144," +
+	"segment-bytes=2097152,cache-bytes=2097152,retention-ms=150"
+
+// start starts the server as the leader of a process group that ends with this process.
 func (v *victim) start() {
-	v.cmd = exec.Command(v.bin, "serve", "--data", v.data, "--kafka", v.kafka, "--http", v.http_, "--log-level", "warn")
+	v.cmd = exec.Command(v.bin, "serve", "--data", v.data, "--kafka", v.kafka, "--http", v.http_, "--log-level", "warn", "--tune", tuned)
 	v.cmd.Stdout, v.cmd.Stderr = v.log, v.log
+	v.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := v.cmd.Start(); err != nil {
 		v.t.Fatal(err)
 	}
@@ -241,16 +249,28 @@ func (v *victim) start() {
 	go func(cmd *exec.Cmd, exited chan<- error) { exited <- cmd.Wait() }(v.cmd, v.exited)
 }
 
-// kill ends the process without notice. One that has ended by itself fails the test.
-func (v *victim) kill() {
+// kill ends the process, or its whole group, without notice. One that has ended by itself fails the test.
+func (v *victim) kill(group bool) {
 	v.t.Helper()
 	select {
 	case err := <-v.exited:
 		v.t.Fatalf("the server ended by itself: %v\n%s", err, v.log.tail())
 	default:
 	}
-	_ = v.cmd.Process.Kill()
+	pid := v.cmd.Process.Pid
+	if group {
+		pid = -pid
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
 	<-v.exited
+}
+
+// pause stops the process for a while, as a machine does that is short of something.
+func (v *victim) pause(d time.Duration) {
+	pid := v.cmd.Process.Pid
+	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	time.Sleep(d)
+	_ = syscall.Kill(pid, syscall.SIGCONT)
 }
 
 // until repeats do until it succeeds.
@@ -261,6 +281,9 @@ func until(ctx context.Context, t *testing.T, what string, v *victim, do func() 
 		if err == nil {
 			return
 		}
+		if len(v.exited) > 0 {
+			t.Fatalf("%s: the server ended by itself: %v\n%s", what, <-v.exited, v.log.tail())
+		}
 		select {
 		case <-ctx.Done():
 			t.Fatalf("%s: %v\n%s", what, err, v.log.tail())
@@ -269,32 +292,36 @@ func until(ctx context.Context, t *testing.T, what string, v *victim, do func() 
 	}
 }
 
-// Whatever moment a server is killed at, the log holds what was acknowledged once and in order, and each
-// derived topic holds exactly the rows that its pipeline makes of it.
+// Whatever moment a server is killed at, on a disk that fills up, paused before or killed again while it recovers: the
+// log holds what was acknowledged, in order and once to idempotent producers, and nothing else; topics and offsets are
+// what was acknowledged; and each derived topic holds exactly the rows that its pipeline makes of it.
 func TestKilledServersLoseAndRepeatNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and kills the server")
 	}
-	kills, perKill := 25, 900
+	kills, perKill := 12, 900
 	if os.Getenv("HEADRACE_LONG") != "" {
 		kills = 200
 	}
 	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("HEADRACE_SEED"); s != "" {
-		if _, err := fmt.Sscan(s, &seed); err != nil {
-			t.Fatal(err)
+	for name, to := range map[string]any{"HEADRACE_SEED": &seed, "HEADRACE_KILLS": &kills} {
+		if s := os.Getenv(name); s != "" {
+			if _, err := fmt.Sscan(s, to); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	t.Logf("HEADRACE_SEED=%d", seed)
+	t.Logf("HEADRACE_SEED=%d HEADRACE_KILLS=%d", seed, kills)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "headrace")
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second+time.Duration(kills)*2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute+time.Duration(kills)*8*time.Second)
 	defer cancel()
-	v := &victim{t: t, bin: bin, data: filepath.Join(dir, "data"), kafka: freeAddress(t), http_: freeAddress(t), log: &lockedBuffer{}}
+	disk := newSmallDisk(t, 192<<20)
+	v := &victim{t: t, bin: bin, data: filepath.Join(disk.dir, "data"), kafka: freeAddress(t), http_: freeAddress(t), log: &lockedBuffer{}}
 	v.start()
 	defer func() { _ = v.cmd.Process.Kill() }()
 	api := client.NewAPI(v.http_)
@@ -303,8 +330,85 @@ func TestKilledServersLoseAndRepeatNothing(t *testing.T) {
 		return err
 	})
 
+	l := startLoad(ctx, t, v, disk, seed)
 	rows := killedRows(rng, kills*perKill)
-	waited := produceThrough(ctx, t, v, rng, rows, kills)
+	allowed := make(chan int, kills+1)
+	sent := feed(ctx, t, v, rows, allowed)
+	for i := range kills {
+		allowed <- kills * perKill * (i + 1) / kills
+		killOnce(ctx, l, rng, i)
+	}
+	close(allowed)
+	if err := l.end(ctx); err != nil {
+		t.Fatalf("at the end: %v\n%s", err, l.story())
+	}
+	select {
+	case err := <-sent:
+		if err != nil {
+			t.Fatalf("produce: %v\n%s", err, v.log.tail())
+		}
+	case <-ctx.Done():
+		t.Fatalf("produce: %v\n%s", ctx.Err(), v.log.tail())
+	}
+	comparePipelines(ctx, t, v, api, rows)
+	v.kill(false)
+	if disk.root != nil && kills >= 100 && l.ops.count("disk full") == 0 {
+		t.Error("the disk was never full")
+	}
+	t.Logf("%s; the slowest restart took %v", l.ops.counts(), l.slowest.Round(time.Millisecond))
+}
+
+// killOnce lets the server work for a moment, kills it, lets it recover, maybe kills it in the middle of that, and
+// compares what it holds with what was acknowledged.
+func killOnce(ctx context.Context, l *load, rng *rand.Rand, i int) {
+	v := l.v
+	after := time.Duration(rng.IntN(700)) * time.Millisecond
+	if i%3 == 0 { // while it recovers
+		after = time.Duration(rng.IntN(200)) * time.Millisecond
+	}
+	time.Sleep(after)
+	if rng.IntN(4) == 0 {
+		d := time.Duration(50+rng.IntN(700)) * time.Millisecond
+		l.ops.note("pause", "ok", d)
+		v.pause(d)
+		time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+	}
+	l.ops.note("kill", "ok", i)
+	v.kill(rng.IntN(2) == 0) // on a full disk, perhaps
+	l.room.Lock()
+	v.start()
+	for rng.IntN(3) == 0 { // again within the first second
+		d := time.Duration(rng.IntN(1000)) * time.Millisecond
+		time.Sleep(d)
+		l.ops.note("second kill", "ok", d)
+		v.kill(false)
+		v.start()
+	}
+	begun := time.Now()
+	soon, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	until(soon, l.t, "the server is back", v, func() error {
+		short, cancel := context.WithTimeout(soon, 2*time.Second)
+		defer cancel()
+		_, err := l.admin.ListTopics(short)
+		return err
+	})
+	l.room.Unlock()
+	l.slowest = max(l.slowest, time.Since(begun))
+	l.ops.note("restart", "ok", time.Since(begun))
+	for tries := 0; ; tries++ {
+		err := l.compare(ctx)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, errTryAgain) || tries == 10 {
+			l.t.Fatalf("after kill %d: %v\n%s", i, err, l.story())
+		}
+	}
+}
+
+// comparePipelines ends the input and holds each derived topic against the reference.
+func comparePipelines(ctx context.Context, t *testing.T, v *victim, api *client.API, rows [2][]killedRow) {
 	until(ctx, t, "end of the input", v, func() error { return api.EndTopic(ctx, "src") })
 	for _, name := range []string{"big", "sums", "kinds", "chained"} {
 		until(ctx, t, name+" reaches the end", v, func() error {
@@ -315,7 +419,6 @@ func TestKilledServersLoseAndRepeatNothing(t *testing.T) {
 			return err
 		})
 	}
-	t.Logf("%d kills, the server was up for %v between them", kills, waited.Round(time.Millisecond))
 	want := expected(rows)
 	for _, topic := range []string{"src", "big", "sums", "sums_late", "kinds", "chained"} {
 		info, err := api.Topic(ctx, topic)
@@ -326,11 +429,10 @@ func TestKilledServersLoseAndRepeatNothing(t *testing.T) {
 			compareLines(t, fmt.Sprintf("%s/%d", topic, p), want[fmt.Sprintf("%s/%d", topic, p)], got)
 		}
 	}
-	v.kill()
 }
 
-// produceThrough sends the rows while it kills the server kills times.
-func produceThrough(ctx context.Context, t *testing.T, v *victim, rng *rand.Rand, rows [2][]killedRow, kills int) (up time.Duration) {
+// feed sends as many of the rows as allowed says, as they become allowed.
+func feed(ctx context.Context, t *testing.T, v *victim, rows [2][]killedRow, allowed <-chan int) <-chan error {
 	k, err := kgo.NewClient(
 		kgo.SeedBrokers(v.kafka), kgo.DefaultProduceTopic("src"), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerLinger(0), kgo.ProducerBatchMaxBytes(8<<10), kgo.MaxBufferedRecords(4000), kgo.UnknownTopicRetries(-1),
@@ -340,9 +442,7 @@ func produceThrough(ctx context.Context, t *testing.T, v *victim, rng *rand.Rand
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer k.Close()
-	total := len(rows[0]) + len(rows[1])
-	allowed := make(chan int, kills+1) // rows that may be sent by now
+	t.Cleanup(k.Close)
 	sent := make(chan error, 1)
 	go func() {
 		var next [2]int
@@ -374,27 +474,7 @@ func produceThrough(ctx context.Context, t *testing.T, v *victim, rng *rand.Rand
 		defer mu.Unlock()
 		sent <- cmp.Or(first, err)
 	}()
-	for i := range kills {
-		allowed <- total * (i + 1) / kills
-		after := time.Duration(rng.IntN(550)) * time.Millisecond
-		if i%3 == 0 { // while it recovers
-			after = time.Duration(rng.IntN(200)) * time.Millisecond
-		}
-		time.Sleep(after)
-		up += after
-		v.kill()
-		v.start()
-	}
-	close(allowed)
-	select {
-	case err := <-sent:
-		if err != nil {
-			t.Fatalf("produce: %v\n%s", err, v.log.tail())
-		}
-	case <-ctx.Done():
-		t.Fatalf("produce: %v\n%s", ctx.Err(), v.log.tail())
-	}
-	return up
+	return sent
 }
 
 // readTopic reads every record of a topic as key=value lines, by partition.

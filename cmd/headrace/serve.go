@@ -22,6 +22,7 @@ func (a *app) serveCmd() *cobra.Command {
 		level   string
 		format  string
 		pprofAt string
+		sizes   map[string]int64
 	)
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run a server", Args: cobra.NoArgs,
@@ -40,6 +41,9 @@ func (a *app) serveCmd() *cobra.Command {
 				return usageError(cmd, "--log-format "+format+": want text or json")
 			}
 			o.Logger, o.Version = slog.New(h), version
+			if err := tune(cmd, &o, sizes); err != nil {
+				return err
+			}
 			if pprofAt != "" {
 				stop, err := servePprof(pprofAt)
 				if err != nil {
@@ -77,6 +81,8 @@ try
 	cmd.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	cmd.Flags().StringVar(&format, "log-format", "text", "text or json")
 	cmd.Flags().StringVar(&pprofAt, "pprof", "", "address of Go's profiler, a loopback one; default none")
+	cmd.Flags().StringToInt64Var(&sizes, "tune", nil, "sizes of the log, for tests")
+	_ = cmd.Flags().MarkHidden("tune") // it exists
 	return cmd
 }
 
