@@ -15,14 +15,14 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
-	"go.uber.org/goleak"
+	"github.com/headrace/headrace/internal/leak"
 
 	"github.com/headrace/headrace/internal/fsx"
 	"github.com/headrace/headrace/log"
 	"github.com/headrace/headrace/log/wal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func openLed(t testing.TB, o ShardOptions) *Shard {
 	t.Helper()

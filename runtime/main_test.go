@@ -3,7 +3,7 @@ package runtime_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/headrace/headrace/internal/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }

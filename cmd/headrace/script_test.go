@@ -10,11 +10,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/headrace/headrace/internal/golden"
+	"github.com/headrace/headrace/internal/leak"
 	"github.com/headrace/headrace/server"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"headrace": main})
+	testscript.Main(leak.Checked(m), map[string]func(){"headrace": main})
 }
 
 // TestScripts runs testdata/script: each story has a server of its own, in this process and on free

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/headrace/headrace/internal/leak"
 	"github.com/headrace/headrace/server"
 )
 
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil { // of the servers; else each ends a second late
 		panic(err)
 	}
-	os.Exit(m.Run())
+	leak.Main(m)
 }
 
 func serve(args []string) error {

@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"go.uber.org/goleak"
+	"github.com/headrace/headrace/internal/leak"
 	"pgregory.net/rapid"
 
 	"github.com/headrace/headrace/log/wal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // A fakeWAL keeps entries in a map. Everything in it is durable; fail makes an operation fail.
 type fakeWAL struct {

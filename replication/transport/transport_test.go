@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"go.uber.org/goleak"
+	"github.com/headrace/headrace/internal/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 type pair struct {
 	hub    *Hub
