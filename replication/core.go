@@ -113,12 +113,12 @@ func (c *core) mayPack() bool {
 	return c.mu.waitingBytes >= c.target()
 }
 
-// target is the size of the next entry. The lock is held.
+// target is the size of the next entry, which never exceeds what the log takes. The lock is held.
 func (c *core) target() int64 {
 	if c.mu.waitingBytes >= saturatedEntryBytes {
-		return saturatedEntryBytes
+		return min(saturatedEntryBytes, int64(c.maxEntryBytes))
 	}
-	return restEntryBytes
+	return min(restEntryBytes, int64(c.maxEntryBytes))
 }
 
 // pack takes the next entry off the queue, encodes it with the append time now (ns), or the one before if

@@ -83,6 +83,27 @@ func TestPackingIsNaturalBatching(t *testing.T) {
 	}
 }
 
+// Whatever waits, an entry fits the log, which takes less than packing would like where its segments are small.
+func TestEntriesFitTheLog(t *testing.T) {
+	const most = 100 << 10
+	c := leadingCore(t, 64<<20)
+	c.maxEntryBytes = most
+	for range 100 {
+		add(t, c, 30<<10, nil)
+	}
+	for packed := 0; packed < 100; {
+		f := c.pack(1)
+		if f == nil || !c.launch(f) {
+			t.Fatalf("nothing is packed after %d units", packed)
+		}
+		if len(f.data) > most {
+			t.Fatalf("an entry of %d bytes, the log takes %d", len(f.data), most)
+		}
+		packed += len(f.props)
+		c.appended(1)
+	}
+}
+
 func TestAppendTimesNeverFall(t *testing.T) {
 	c := newCore(1<<20, log.MaxEntryBytes, 500)
 	f := c.elected(1, 100)

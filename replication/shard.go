@@ -67,7 +67,7 @@ type ShardOptions struct {
 	// CheckpointEvery if anything changed (0: 1 minute). Negative switches a rule off.
 	CheckpointBytes int64
 	CheckpointEvery time.Duration
-	// TrailingBytes is how much of the log is kept behind a checkpoint for members that follow. 0: 1 GiB
+	// TrailingBytes is how much of the log, as it lies on the disk, is kept behind a checkpoint for members that follow. 0: 1 GiB
 	// when there are any, 16 MiB when the group has one member.
 	TrailingBytes int64
 
@@ -636,7 +636,7 @@ type ShardState struct {
 	WaitingBytes    int64  // of units not yet packed
 	InflightBytes   int64  // of units packed and not answered
 	BacklogBytes    int64  // of the machine
-	AppendedBytes   int64  // payload since the start
+	AppendedBytes   int64  // to the log since the start
 	Stalled         bool   // a write takes longer than StallAfter
 	NoRoom          error  // why records are refused for want of room on the disk
 	Err             error  // why the shard is down

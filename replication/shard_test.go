@@ -528,7 +528,9 @@ func TestADeadlineMakesTheOutcomeUnknown(t *testing.T) {
 func TestMismatchedPartsDoNotStart(t *testing.T) {
 	build := func() *fsx.Mem {
 		fs := fsx.NewMem()
-		s := openLed(t, ledgerShard(fs, "s", nil))
+		o := ledgerShard(fs, "s", nil)
+		o.TrailingBytes = 1 << 20 // all of it
+		s := openLed(t, o)
 		for i := range 10 {
 			s.Do(t.Context(), line("%d", i))
 		}

@@ -390,7 +390,7 @@ func killOnce(ctx context.Context, l *load, rng *rand.Rand, i int) {
 	until(soon, l.t, "the server is back", v, func() error {
 		short, cancel := context.WithTimeout(soon, 2*time.Second)
 		defer cancel()
-		_, err := l.admin.ListTopics(short)
+		_, err := l.list(short)
 		return err
 	})
 	l.room.Unlock()

@@ -66,7 +66,7 @@ type Log struct {
 	storing    atomic.Int64  // start of the StoreLogs that runs, ns since base, 0 when none runs
 	base       time.Time     // of storing
 	term       atomic.Uint64 // CurrentTerm as last stored
-	bytes      atomic.Int64  // payload appended since open
+	bytes      atomic.Int64  // appended since open, as they lie in the log
 	failed     atomic.Pointer[error]
 	started    atomic.Bool // raft's goroutines run: a read that fails must not return
 	entries    []wal.Entry // scratch of StoreLogs
@@ -116,10 +116,10 @@ func (l *Log) Storing() (time.Duration, bool) {
 	return time.Since(l.base) - time.Duration(at), true
 }
 
-// Bytes returns the payload bytes appended since the log was opened.
+// Bytes returns the bytes appended since the log was opened, as they lie in it: a small append takes a block.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }
 
-// Trailing returns how many of the newest entries hold about the last n payload bytes, as far as they were
+// Trailing returns how many of the newest entries take about the last n bytes of the log, as far as they were
 // appended since the log was opened.
 func (l *Log) Trailing(n int64) uint64 { return l.trailing.entries(n) }
 
@@ -219,8 +219,9 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 		return err // poisoned while the kernel held the write: what it says now comes too late
 	}
 	l.partial = 0
-	l.trailing.add(logs[len(logs)-1].Index, int64(size))
-	l.bytes.Add(int64(size))
+	taken := occupied(len(logs), size)
+	l.trailing.add(logs[len(logs)-1].Index, taken)
+	l.bytes.Add(taken)
 	if l.o.Appended != nil {
 		commands := 0
 		for _, e := range logs {
@@ -231,6 +232,17 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 		l.o.Appended(commands, size)
 	}
 	return nil
+}
+
+// logBlock is what every append to the log is rounded up to, and entryFrame about what an entry takes besides its payload.
+const (
+	logBlock   = 4 << 10
+	entryFrame = 64
+)
+
+// occupied is about what an append takes in the log: what small appends cost there is not their payload.
+func occupied(entries, payload int) int64 {
+	return (int64(payload+(entries+1)*entryFrame) + logBlock - 1) / logBlock * logBlock
 }
 
 // transient reports whether err leaves the log whole: nothing was written, and the call may be repeated. A full

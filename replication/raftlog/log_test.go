@@ -430,8 +430,22 @@ func TestAppendedCountsCommandsAndBytes(t *testing.T) {
 	es := entries(1, 4, 1)
 	es[2].Type = raft.LogNoop
 	must(t, l.StoreLogs(es))
-	if commands != 3 || size != 4 || l.Bytes() != 4 {
+	if commands != 3 || size != 4 || l.Bytes() != logBlock {
 		t.Errorf("%d commands, %d bytes, %d", commands, size, l.Bytes())
+	}
+}
+
+// What a small append takes in the log is a block: a log of tiny entries is let go by what it takes, not by its payload.
+func TestTinyEntriesAreNotKeptForTheirPayload(t *testing.T) {
+	l := New(Options{WAL: newFakeWAL()})
+	for i := range uint64(1000) {
+		must(t, l.StoreLogs(entries(i+1, i+1, 1)))
+	}
+	if l.Bytes() != 1000*logBlock {
+		t.Errorf("%d bytes", l.Bytes())
+	}
+	if k, most := l.Trailing(1<<20), uint64((1<<20)/logBlock); k > most || k < most/2 {
+		t.Errorf("%d entries trail, %d would take a MiB", k, most)
 	}
 }
 

@@ -2,10 +2,10 @@ package raftlog
 
 import "sync"
 
-// trailingStep is the payload between two marks.
+// trailingStep is how many bytes of the log lie between two marks.
 const trailingStep = 64 << 10
 
-// A mark says that the entries up to index hold bytes payload bytes since the log was opened.
+// A mark says that the entries up to index take bytes of the log since it was opened.
 type mark struct {
 	index uint64
 	bytes int64
