@@ -9,7 +9,7 @@ TESTFLAGS ?= -race -p 2 -timeout 15m
 # Linters are pinned in a module of their own.
 TOOL := $(GO) tool -modfile=tools/go.mod
 
-.PHONY: build demo test test-long test-clients lint bench bench-short fmt golden docs help
+.PHONY: build demo test test-long soak test-clients lint bench bench-short fmt golden docs help
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,12 @@ test: ## run the tests with the race detector, under 8 minutes on 2 cores
 test-long: ## run the long suites: more crash states, more kills, longer fuzzing
 	HEADRACE_LONG=1 $(GO) test $(TESTFLAGS) -timeout 60m ./...
 	./internal/fuzz.sh 60s
+
+# The server is the ordinary binary; the clients need no race detector.
+SOAK_MINUTES ?= 20
+SOAK_RATE    ?= 2000
+soak: ## watch a busy server for SOAK_MINUTES: nothing that it holds may grow
+	HEADRACE_SOAK=$(SOAK_MINUTES)m HEADRACE_SOAK_RATE=$(SOAK_RATE) $(GO) test -count=1 -v -run TestNothingGrows -timeout $$(($(SOAK_MINUTES) + 10))m ./internal/soak
 
 test-clients: build ## run kcat and kafkajs against the binary (installs them)
 	./internal/clients.sh

@@ -15,9 +15,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
-	"github.com/headrace/headrace/internal/leak"
 
 	"github.com/headrace/headrace/internal/fsx"
+	"github.com/headrace/headrace/internal/leak"
 	"github.com/headrace/headrace/log"
 	"github.com/headrace/headrace/log/wal"
 )

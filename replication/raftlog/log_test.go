@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"github.com/headrace/headrace/internal/leak"
 	"pgregory.net/rapid"
 
+	"github.com/headrace/headrace/internal/leak"
 	"github.com/headrace/headrace/log/wal"
 )
 

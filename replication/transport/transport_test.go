@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
 	"github.com/headrace/headrace/internal/leak"
 )
 

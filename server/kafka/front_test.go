@@ -36,7 +36,8 @@ type front struct {
 type frontOptions struct {
 	kafka kafka.Options
 	views broker.Pipelines
-	disk  bool // a directory instead of memory
+	disk  bool  // a directory instead of memory
+	wal   int64 // size of the log's segments, bytes; 0: the default on a disk, 32 MiB in memory
 }
 
 // logBuffer keeps what was logged.
@@ -108,8 +109,8 @@ func (f *front) open() {
 }
 
 func (f *front) walBytes() int64 {
-	if f.opts.disk {
-		return 0
+	if f.opts.disk || f.opts.wal != 0 {
+		return f.opts.wal
 	}
 	return 32 << 20
 }
