@@ -21,6 +21,17 @@ var _ raft.BatchingFSM = (*fsm)(nil)
 // ApplyBatch gets commands and configurations and answers each with one value, which nobody looks at: raft
 // panics when the numbers differ.
 func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
+	if f.s.solo.Load() {
+		commands := 0
+		for _, l := range logs {
+			if l.Type == raft.LogCommand {
+				commands++
+			}
+		}
+		if f.s.core.appended(commands) {
+			f.s.wake()
+		}
+	}
 	for _, l := range logs {
 		f.Apply(l)
 	}

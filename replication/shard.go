@@ -153,7 +153,9 @@ type Shard struct {
 	ctx    context.Context // of the shard's goroutines and checkpoints
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	turn   chan struct{} // one token: somebody packs
 	kick   chan struct{} // the packer has something to do
+	solo   atomic.Bool   // this member is all of its group; false until that is known
 	notify chan bool     // raft's leadership changes
 	due    chan struct{} // a checkpoint is due by bytes
 	asked  chan chan error
@@ -180,7 +182,7 @@ func OpenShard(o ShardOptions) (*Shard, error) {
 		return nil, errors.New("replication: ShardOptions need Dir, Machine and ID")
 	}
 	s := &Shard{
-		o: o, kick: make(chan struct{}, 1), notify: make(chan bool, 64), due: make(chan struct{}, 1),
+		o: o, turn: make(chan struct{}, 1), kick: make(chan struct{}, 1), notify: make(chan bool, 64), due: make(chan struct{}, 1),
 		asked: make(chan chan error), down: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -301,6 +303,7 @@ func (s *Shard) config() *raft.Config {
 	c.LeaderLeaseTimeout = leaseTimeout
 	c.CommitTimeout = commitTimeout
 	c.MaxAppendEntries = maxAppendEntries
+	c.BatchApplyCh = true // more than are ever between the packer and their append: handing over never waits
 	c.ShutdownOnRemove = false
 	c.SnapshotInterval = 1000 * time.Hour // never: the checkpointer decides
 	c.SnapshotThreshold = 1 << 62
@@ -340,6 +343,8 @@ func (s *Shard) start() (err error) {
 	if err := s.newRaft(); err != nil {
 		return err
 	}
+	// An entry that was appended before and is applied after this is counted twice, which the core forgives.
+	s.solo.Store(s.alone())
 	s.log.Started()
 	if m, ok := s.snaps.Newest(); ok {
 		s.checkpointIndex.Store(m.Machine)
@@ -347,7 +352,7 @@ func (s *Shard) start() (err error) {
 	for _, run := range []func(){s.follow, s.pack, s.watch, s.checkpoints} {
 		s.wg.Go(run)
 	}
-	if s.alone() {
+	if s.solo.Load() {
 		return s.raft.ReloadConfig(s.reloadable(1 << 62))
 	}
 	return nil
@@ -411,9 +416,11 @@ func (s *Shard) newRaft() (err error) {
 	return nil
 }
 
-// appended is called by raft's main goroutine when n commands are synced.
+// appended is called by raft's main goroutine when n commands are synced. The next entry may go, except in a group of
+// one: what it appends is committed at once, and raft's main goroutine, which chooses at random between a commit to
+// carry out and an entry to append, would let every other answer wait for the next sync. There fsm.ApplyBatch says when.
 func (s *Shard) appended(commands int, _ int) {
-	if s.core.appended(commands) {
+	if !s.solo.Load() && s.core.appended(commands) {
 		s.wake()
 	}
 	if s.log.Bytes()-s.checkpointBytes.Load() >= s.o.CheckpointBytes {
@@ -428,7 +435,7 @@ func (s *Shard) wake() {
 	}
 }
 
-// pack is the proposer goroutine: it hands entries to raft, in order.
+// pack is the proposer goroutine: it packs what waits when the append before it has returned.
 func (s *Shard) pack() {
 	for {
 		select {
@@ -436,19 +443,37 @@ func (s *Shard) pack() {
 		case <-s.ctx.Done():
 			return
 		}
-		for {
-			f := s.core.pack(s.o.Now().UnixNano())
-			if f == nil || !s.core.launch(f) {
-				break
-			}
-			// The future is not waited for: applied entries are answered by the apply goroutine, and the
-			// others when leadership is lost. See core.
-			entry := raft.Log{Data: f.data}
-			if f.semi {
-				entry.Extensions = raftlog.SemiSync
-			}
-			s.raft.ApplyLog(entry, 0)
+		s.turn <- struct{}{}
+		s.packWaiting()
+		<-s.turn
+	}
+}
+
+// packNow is for whoever proposes while nothing is in flight: at rest there is no goroutine to wake.
+func (s *Shard) packNow() {
+	select {
+	case s.turn <- struct{}{}:
+		s.packWaiting()
+		<-s.turn
+	default:
+		s.wake() // whoever packs may be past the new unit
+	}
+}
+
+// packWaiting hands entries to raft, in order. The caller has the turn.
+func (s *Shard) packWaiting() {
+	for {
+		f := s.core.pack(s.o.Now().UnixNano())
+		if f == nil || !s.core.launch(f) {
+			return
 		}
+		// The future is not waited for: applied entries are answered by the apply goroutine, and the
+		// others when leadership is lost. See core.
+		entry := raft.Log{Data: f.data}
+		if f.semi {
+			entry.Extensions = raftlog.SemiSync
+		}
+		s.raft.ApplyLog(entry, 0)
 	}
 }
 
@@ -459,7 +484,7 @@ func (s *Shard) Propose(u *log.Unit, done func(Result)) error {
 	}
 	pack, err := s.core.add(proposal{unit: u, done: done, size: u.Size()})
 	if pack {
-		s.wake()
+		s.packNow()
 	}
 	return err
 }
