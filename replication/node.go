@@ -58,6 +58,7 @@ func (o NodeOptions) withDefaults() NodeOptions {
 		o.Now = time.Now
 	}
 	def(&o.Meta.WALSegmentBytes, 8<<20)
+	def(&o.Meta.WALAheadSegments, -1)
 	def(&o.Meta.CheckpointBytes, 32<<20)
 	def(&o.Meta.MaxEntryBytes, 2<<20)
 	def(&o.Meta.WALCacheBytes, 4<<20)

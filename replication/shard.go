@@ -52,6 +52,7 @@ type ShardOptions struct {
 
 	WALSegmentBytes  int64 // 0: 64 MiB
 	WALReadySegments int   // 0: the log's default
+	WALAheadSegments int   // 0: the log's default, negative: none
 	WALCacheBytes    int64 // 0: the log's default
 
 	// MaxInflightBytes bounds the bytes that wait and those in flight; more is ErrBusy. 0: 64 MiB.
@@ -206,6 +207,7 @@ func (s *Shard) open() (err error) {
 	newest, _ := s.snaps.Newest()
 	s.wal, s.recovery, err = wal.Open(wal.Options{
 		FS: o.FS, Dir: join(o.Dir, "wal"), SegmentBytes: o.WALSegmentBytes, ReadySegments: o.WALReadySegments,
+		AheadSegments: o.WALAheadSegments,
 		CacheBytes: o.WALCacheBytes, SyncedIndex: newest.Index, Direct: o.WALDirect, Logger: o.Logger,
 	})
 	if err != nil {

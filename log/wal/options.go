@@ -27,6 +27,10 @@ type Options struct {
 	SegmentBytes int64
 	// ReadySegments is how many prepared segments wait; default 2. One more covers bursts while segments are made.
 	ReadySegments int
+	// AheadSegments is how many more are made while the log is young and the disk has plenty of room; default 2,
+	// negative: none. Making a segment costs as many writes as the log itself, beside it: what is ready before the
+	// load comes does not disturb it, and later the released ones go round. With Inline there are none.
+	AheadSegments int
 	// SpareSegments is how many released segments are kept to be used again; default 16, at least ReadySegments. What
 	// is released beyond that is removed, and has to be made anew when the log next grows.
 	SpareSegments int
@@ -79,7 +83,13 @@ func (o Options) withDefaults() Options {
 	if o.SpareSegments == 0 {
 		o.SpareSegments = 16
 	}
-	o.SpareSegments = max(o.SpareSegments, o.ReadySegments)
+	switch {
+	case o.AheadSegments < 0 || o.Inline:
+		o.AheadSegments = 0
+	case o.AheadSegments == 0:
+		o.AheadSegments = 2
+	}
+	o.SpareSegments = max(o.SpareSegments, o.ReadySegments+o.AheadSegments)
 	if o.MaxGroupBytes == 0 {
 		o.MaxGroupBytes = min(16<<20, o.SegmentBytes-o.openRoom())
 	}

@@ -122,6 +122,7 @@ const (
 	jobDrop
 	jobShed
 	jobCreate
+	jobAhead
 	jobRemove
 )
 
@@ -152,7 +153,27 @@ func (w *WAL) nextJob() job {
 	if len(w.mu.ready) < w.o.ReadySegments {
 		return job{kind: jobCreate, seq: w.mu.nextSeq}
 	}
+	if len(w.mu.ready) < w.o.ReadySegments+w.o.AheadSegments && !w.mu.noAhead {
+		return job{kind: jobAhead, seq: w.mu.nextSeq}
+	}
 	return job{}
+}
+
+// plenty is how many segments must fit what is free on the disk for one to be made ahead of need.
+const plenty = 64
+
+// ahead makes a segment that nobody needs yet. It is not tried again after it once was not possible.
+func (w *WAL) ahead(seq uint64) error {
+	usage, err := w.o.FS.GetDiskUsage(w.o.Dir)
+	if err == nil && usage.AvailBytes/plenty >= uint64(w.o.SegmentBytes) {
+		if err = w.create(seq); err == nil || errors.Is(err, errStopped) {
+			return err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.noAhead = true
+	return nil
 }
 
 func (w *WAL) upkeepStep() (more bool, err error) {
@@ -166,6 +187,8 @@ func (w *WAL) upkeepStep() (more bool, err error) {
 	switch j.kind {
 	case jobNone:
 		return false, nil
+	case jobAhead:
+		err = w.ahead(j.seq)
 	case jobRecycle:
 		err = w.recycle(j.segment, j.seq)
 	case jobDrop:

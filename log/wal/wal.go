@@ -52,6 +52,7 @@ type WAL struct {
 		nextSeq     uint64     // of the next ready segment
 		drops       []string   // files to remove
 		shed        bool       // ready segments beyond ReadySegments are to go
+		noAhead     bool       // no segments are made ahead of need any longer
 		upkeepErr   error      // why the last upkeep stopped, nil if it did all there was
 		upkeeps     uint64     // how many have ended
 		upkeepAt    int64      // Now when the last one ended

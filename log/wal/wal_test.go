@@ -782,3 +782,34 @@ func TestAFailedSyncOfUnsyncedEntriesPoisons(t *testing.T) {
 		}
 	}
 }
+
+func TestSegmentsAreMadeAheadWhileThereIsPlentyOfRoom(t *testing.T) {
+	for _, c := range []struct {
+		free uint64
+		want int
+	}{{1 << 40, 4}, {plenty * testSegment, 4}, {plenty*testSegment - 1, 2}} {
+		o := testOptions(roomy{fsx.NewMem(), c.free})
+		o.Inline, o.Pace = false, time.Microsecond
+		w, _ := mustOpen(t, o)
+		for deadline := time.Now().Add(10 * time.Second); w.Metrics().Ready < c.want; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("with %d bytes free %d segments are ready, want %d", c.free, w.Metrics().Ready, c.want)
+			}
+		}
+		must(t, w.Upkeep())
+		if got := w.Metrics().Ready; got != c.want {
+			t.Errorf("with %d bytes free %d segments are ready, want %d", c.free, got, c.want)
+		}
+		must(t, w.Close())
+	}
+}
+
+// A roomy disk has so many bytes free, whatever is on it.
+type roomy struct {
+	fsx.FS
+	free uint64
+}
+
+func (r roomy) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: r.free, TotalBytes: 1 << 50}, nil
+}
