@@ -208,7 +208,7 @@ func (s *Shard) open() (err error) {
 	s.wal, s.recovery, err = wal.Open(wal.Options{
 		FS: o.FS, Dir: join(o.Dir, "wal"), SegmentBytes: o.WALSegmentBytes, ReadySegments: o.WALReadySegments,
 		AheadSegments: o.WALAheadSegments,
-		CacheBytes: o.WALCacheBytes, SyncedIndex: newest.Index, Direct: o.WALDirect, Logger: o.Logger,
+		CacheBytes:    o.WALCacheBytes, SyncedIndex: newest.Index, Direct: o.WALDirect, Logger: o.Logger,
 	})
 	if err != nil {
 		return err
