@@ -106,16 +106,25 @@ func (s *Store) Apply(index, term uint64, entry []byte) []Result {
 	s.pending.index, s.pending.term = index, term
 	s.pending.bytes += int64(len(entry))
 	s.applied.Store(&point{index, term})
-	backlog := s.backlog.Add(int64(len(entry)))
+	s.backlog.Add(int64(len(entry)))
+	due := s.pending.bytes >= s.dueBytes()
 	s.trimCache()
 	s.applyMu.Unlock()
 
 	s.metrics.entries.Add(1)
 	s.metrics.units.Add(int64(e.Count))
-	if backlog >= s.opts.RoundBytes {
+	if due {
 		s.kick()
 	}
 	return results
+}
+
+// dueBytes is how much makes a round now. A run of a thin partition costs four or five rows whatever its size, so many
+// partitions that grow gather longer, up to what memory holds well. applyMu is held.
+func (s *Store) dueBytes() int64 {
+	o := &s.opts
+	worthIt := int64(len(s.pending.parts)) * o.ThinBytes / mergeRuns
+	return max(o.RoundBytes, min(worthIt, 4*o.RoundBytes, o.CacheBytes/2))
 }
 
 // applying is one Apply.
@@ -446,9 +455,7 @@ func (a *applying) openPartition(id PartitionID, set PartitionSettings, meta uin
 	}
 	p := &Partition{id: id, st: s, metaIndex: meta, lastAppend: a.now}
 	p.settings.Store(s.shareSettings(set))
-	s.parts.Lock()
-	s.parts.m[id] = p
-	s.parts.Unlock()
+	s.addPartition(p)
 	s.markDirty(p)
 }
 
@@ -498,9 +505,7 @@ func (a *applying) dropPartition(id PartitionID, meta uint64) {
 		r.gone, r.dirty = true, true // the rows go by range
 	}
 	p.producers = nil
-	s.parts.Lock()
-	delete(s.parts.m, id)
-	s.parts.Unlock()
+	s.removePartition(p)
 	if s.lastPart == p {
 		s.lastPart = nil
 	}

@@ -100,13 +100,7 @@ func (w *writer) checkpointAt(ctx context.Context, at point) error {
 func (w *writer) sweepMixed() error {
 	s := w.s
 	victims := w.mixedVictims()
-	var parts []*Partition
-	for _, id := range s.Partitions() {
-		p, ok := s.Partition(id)
-		if l := p.layoutOrNil(ok); l != nil && l.mixRuns > 0 && (len(victims) > 0 || l.mixRuns > s.opts.mergeRuns) {
-			parts = append(parts, p)
-		}
-	}
+	parts := w.toSweep(len(victims) > 0)
 	if len(parts) == 0 {
 		return nil
 	}
@@ -143,6 +137,59 @@ func (w *writer) sweepMixed() error {
 	return nil
 }
 
+// sweepRuns and sweepBytes bound what one checkpoint looks at and copies: rounds wait for it. The next one goes on
+// behind.
+const (
+	sweepRuns  = 32 << 10
+	sweepBytes = 64 << 20
+)
+
+// toSweep chooses the partitions that a checkpoint sweeps: all that have runs if there are victims, else those whose
+// many runs are worth merging.
+func (w *writer) toSweep(victims bool) (out []*Partition) {
+	s := w.s
+	begin, at := w.sweepFrom, w.sweepFrom
+	runs, size := 0, int64(0)
+	chunk := make([]*Partition, 0, walkChunk)
+	var chosen map[*Partition]bool // those before the walk has begun again at 0: a drop may move them there
+	for {
+		chunk = s.somePartitions(at, chunk)
+		if chosen != nil {
+			chunk = chunk[:min(len(chunk), max(0, begin-at))]
+		}
+		if len(chunk) == 0 {
+			if chosen != nil || begin == 0 {
+				w.sweepFrom = 0
+				return out
+			}
+			at, chosen = 0, make(map[*Partition]bool, len(out))
+			for _, p := range out {
+				chosen[p] = true
+			}
+			continue
+		}
+		for _, p := range chunk {
+			at++
+			l := p.layout.Load()
+			if l == nil || l.mixRuns == 0 || !victims && !s.manyRuns(l) || chosen[p] {
+				continue
+			}
+			out = append(out, p)
+			// Finding a partition's rows costs about as much as reading four runs.
+			if runs, size = runs+4+l.mixRuns, size+l.mixBytes; runs > sweepRuns || size > sweepBytes {
+				w.sweepFrom = at
+				return out
+			}
+		}
+	}
+}
+
+// manyRuns says that the runs of a partition are worth merging: many and small. Of a partition that grows fast they are
+// larger, and soon move to a file anyway.
+func (s *Store) manyRuns(l *layout) bool {
+	return l.mixRuns > s.opts.mergeRuns && l.mixBytes < int64(l.mixRuns)*(4<<10)
+}
+
 // mixedVictims returns the mixed files that are not worth their space, if all of them together waste enough.
 func (w *writer) mixedVictims() map[uint64]bool {
 	var size, live int64
@@ -177,7 +224,7 @@ func (r *sweptRun) last() int64 { return r.refs[len(r.refs)-1].AppendTime }
 // any, so that a run that cannot be read leaves the partition as it is.
 func (w *writer) sweepPartition(p *Partition, victims map[uint64]bool) error {
 	l := *p.layout.Load()
-	merge := l.mixRuns > w.s.opts.mergeRuns
+	merge := w.s.manyRuns(&l)
 	var runs []sweptRun
 	err := w.eachRun(p.id, l.mixStart, func(base int64, file uint64, h segment.Head, block []byte) (bool, error) {
 		if !merge && !victims[file] {
@@ -229,7 +276,7 @@ func (w *writer) sweepPartition(p *Partition, victims map[uint64]bool) error {
 				w.del(offsetKey(rowMixed, p.id, r.base))
 			}
 		}
-		w.set(offsetKey(rowMixed, p.id, group[0].base), encodeMixed(w.mixNow, segment.AppendBlock(nil, refs, 0)))
+		w.set(offsetKey(rowMixed, p.id, group[0].base), appendMixed(nil, w.mixNow, segment.AppendBlock(nil, refs, 0)))
 		w.newMix[w.mixNow] = m
 	}
 	if merge {

@@ -48,8 +48,9 @@ type tailBatch struct {
 //
 // An idle partition is this struct and nothing else.
 type Partition struct {
-	id PartitionID
-	st *Store
+	id   PartitionID
+	st   *Store
+	slot int32 // in Store.parts.list, under its lock
 
 	start, end atomic.Int64
 	settings   atomic.Pointer[PartitionSettings]

@@ -3,6 +3,7 @@ package log
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/uuid"
@@ -56,10 +58,15 @@ func Open(o Options) (*Store, error) {
 		s.handles.close()
 		return nil, errors.Join(err, s.closeDB())
 	}
-	if !o.Manual {
-		s.done.Add(1)
-		go s.run()
+	if o.Manual {
+		if err := s.findOrphans(); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		return s, nil
 	}
+	s.done.Add(2)
+	go s.run()
+	go s.tidy()
 	return s, nil
 }
 
@@ -94,7 +101,7 @@ func (s *Store) recover(c point) error {
 		}
 		return err
 	}
-	return s.findOrphans()
+	return s.findMixedOrphans()
 }
 
 // checkLog holds the applied index against the log: what the store has applied must be there, unless it is
@@ -170,7 +177,7 @@ func (s *Store) loadPartitions() error {
 		if r.end > 0 {
 			p.layout.Store(&layout{mixStart: r.mixStart, written: r.end, mixBytes: r.mixBytes, mixRuns: r.mixRuns, mixOldest: r.mixOldest})
 		}
-		s.parts.m[p.id] = p
+		s.addPartition(p)
 		return nil
 	})
 }
@@ -188,8 +195,6 @@ func (s *Store) loadSegments() error {
 			return fmt.Errorf("%w: segment %d of unknown partition %s", errRow, seg.base, id)
 		}
 		l.segs = append(l.segs, seg) // nobody reads yet
-		// Rows of runs that have moved to segments may have outlived the checkpoint that made them useless.
-		s.w.moved[id] = l.mixStart
 		return nil
 	})
 }
@@ -263,16 +268,19 @@ func (s *Store) loadMixedFiles() error {
 func (s *Store) repair(checkpoint uint64) error {
 	r := repairer{s: s, checkpoint: checkpoint, log: entryReader{log: s.opts.Log}}
 	return s.eachRow(rowPlaced, 8+partitionSz+2, func(k, v []byte) error {
-		if binary.BigEndian.Uint64(k) <= checkpoint {
-			return nil // a crash came before they were dropped
-		}
 		row, err := decodePlaced(v)
 		if err != nil {
 			return err
 		}
 		p := s.parts.m[getPartition(k[8:])]
 		l := p.layoutOrNil(p != nil)
+		if l != nil && !row.mixed {
+			// The runs that moved here may still have rows: they go in one batch with this one.
+			s.w.moved[p.id] = l.mixStart
+		}
 		switch {
+		case binary.BigEndian.Uint64(k) <= checkpoint:
+			return nil // a crash came before they were dropped
 		case l == nil:
 			return nil // dropped since
 		case row.mixed:
@@ -459,11 +467,9 @@ func (r *repairer) original(p *Partition, l *layout, ref *segment.Ref) ([]byte, 
 	return found, err
 }
 
-// findOrphans notes files for removal that a crash has left: those of rounds that Pebble does not know, and
-// those that were about to be removed. Files that nothing explains stay, and are named in the log.
-func (s *Store) findOrphans() error {
-	fs := s.opts.FS
-	names, err := list(fs, s.path(mixedDir))
+// findMixedOrphans notes files of the mixed segment for removal that a crash has left.
+func (s *Store) findMixedOrphans() error {
+	names, err := list(s.opts.FS, s.path(mixedDir))
 	if err != nil {
 		return err
 	}
@@ -475,6 +481,28 @@ func (s *Store) findOrphans() error {
 			s.w.mixGone = append(s.w.mixGone, uint64(n))
 		}
 	}
+	return nil
+}
+
+// orphanPause is the pause of findOrphans after each partition with files of its own: a start with very many has
+// more urgent work.
+const orphanPause = time.Millisecond
+
+// tidy runs findOrphans beside everything else.
+func (s *Store) tidy() {
+	defer s.done.Done()
+	if err := s.use(s.findOrphans); err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrPoisoned) {
+		s.opts.Logger.Warn("files that a crash may have left are looked for again at the next start", "err", err)
+	}
+}
+
+// findOrphans notes files of partitions for removal that a crash has left: those of rounds that Pebble does not know,
+// and those that were about to be removed. Files that nothing explains stay, and are named in the log.
+//
+// It lists a directory for each partition with files of its own, which a start must not wait for. Nothing depends on
+// it: who makes a file makes it empty. It holds the writer's token while it looks at a partition.
+func (s *Store) findOrphans() error {
+	fs := s.opts.FS
 	topics, err := list(fs, s.path(topicsDir))
 	if err != nil {
 		return err
@@ -493,18 +521,36 @@ func (s *Store) findOrphans() error {
 			if err != nil || n < 0 {
 				continue
 			}
-			if err := s.findPartitionOrphans(PartitionID{TopicID(u), int32(n)}); err != nil {
+			if err := s.lockWriter(context.Background()); err != nil {
 				return err
+			}
+			err = s.findPartitionOrphans(PartitionID{TopicID(u), int32(n)})
+			s.unlockWriter()
+			if err != nil {
+				return err
+			}
+			if s.opts.Manual {
+				continue
+			}
+			select {
+			case <-s.closed:
+				return ErrClosed
+			case <-time.After(orphanPause):
 			}
 		}
 	}
 	return nil
 }
 
+// findPartitionOrphans is findOrphans for one partition. Token held.
 func (s *Store) findPartitionOrphans(id PartitionID) error {
-	p := s.parts.m[id]
-	if p == nil {
-		if _, ok := s.dropped[id]; ok {
+	p, ok := s.Partition(id)
+	if !ok {
+		s.applyMu.Lock()
+		_, dropped := s.dropped[id]
+		dropped = dropped && s.parts.m[id] == nil
+		s.applyMu.Unlock()
+		if dropped {
 			s.w.queueRemoval(s.partitionDir(id))
 		}
 		return nil // opened and written after Pebble's index: it comes again
@@ -520,9 +566,11 @@ func (s *Store) findPartitionOrphans(id PartitionID) error {
 	for _, name := range names {
 		base, _, ok := segment.ParseName(name)
 		switch {
+		case s.w.dirty.m[s.opts.FS.PathJoin(s.partitionDir(id), name)] != nil:
+			// Of a round that is tried again.
 		case !ok || slices.ContainsFunc(l.segs, func(x segmentInfo) bool { return x.base == base }):
 		case base >= l.mixStart:
-			// Of a lost round, whose successor may use the name again: now or never.
+			// Of a lost round, whose successor may use the name again: while nobody writes.
 			if err := s.removeFile(s.opts.FS.PathJoin(s.partitionDir(id), name)); err != nil {
 				return err
 			}

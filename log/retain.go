@@ -22,29 +22,51 @@ type LogStart struct {
 // consumers still need. Whole segments and runs are dropped, only such that are in files, and the last bytes
 // of a partition only by time. It may read from the disk.
 func (s *Store) RetentionCandidates(now int64) ([]LogStart, error) {
-	var out []LogStart
-	err := s.use(func() error {
-		for _, id := range s.Partitions() {
-			p, ok := s.Partition(id)
-			l := p.layoutOrNil(ok)
-			if l == nil {
-				continue
-			}
-			offset, err := s.retention(p, l, now)
-			if err != nil {
-				return err
-			}
-			if offset > p.LogStart() {
-				out = append(out, LogStart{id, offset})
-			}
-		}
-		return nil
-	})
+	out, _, err := s.NextRetention(now, 0, math.MaxInt)
+	slices.SortFunc(out, func(a, b LogStart) int { return a.Partition.Compare(b.Partition) })
 	return out, err
 }
 
+// NextRetention is RetentionCandidates for some of the partitions: it begins at a place, 0 at first, and ends behind at
+// most limit candidates. It returns the place to go on from, 0 after the last partition. An idle partition costs it a
+// few loads from memory.
+func (s *Store) NextRetention(now int64, from, limit int) (out []LogStart, next int, err error) {
+	err = s.use(func() error {
+		chunk := make([]*Partition, 0, walkChunk)
+		for {
+			chunk = s.somePartitions(from, chunk)
+			if len(chunk) == 0 {
+				next = 0
+				return nil
+			}
+			for _, p := range chunk {
+				from++
+				l := p.layout.Load()
+				if l == nil {
+					continue
+				}
+				offset, err := s.retention(p, l, now)
+				if err != nil {
+					return err
+				}
+				if offset <= p.LogStart() {
+					continue
+				}
+				if out = append(out, LogStart{p.id, offset}); len(out) >= limit {
+					next = from
+					return nil
+				}
+			}
+		}
+	})
+	return out, next, err
+}
+
 func (s *Store) retention(p *Partition, l *layout, now int64) (offset int64, err error) {
-	set := p.Settings()
+	set := p.settings.Load()
+	if set.RetentionMs < 0 && set.RetentionBytes < 0 {
+		return 0, nil
+	}
 	size := l.mixBytes
 	for i := range l.segs {
 		size += l.segs[i].logBytes

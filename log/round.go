@@ -102,6 +102,8 @@ type writer struct {
 	checkpoint atomic.Pointer[point]
 	buf        []byte // bytes on their way to a file
 	unpaced    int    // bytes written since the last pause
+	roundBytes int64  // of the entries of the round under way
+	sweepFrom  int    // slot of the partition that the next sweep begins with
 	logReader  entryReader
 
 	// Of the attempt under way.
@@ -116,7 +118,10 @@ type writer struct {
 	placedN int64
 	mixedN  int64
 	movedN  int64
-	row     []byte
+	// Scratch memory of one row: rows are copied into the batch.
+	row, key, block []byte
+	refs            []segment.Ref
+	some            []tailBatch
 }
 
 type placedLayout struct {
@@ -194,6 +199,7 @@ func (s *Store) runRound() (bool, error) {
 			return false, fmt.Errorf("sync the log up to %d: %w", w.cur.index, err)
 		}
 	}
+	w.roundBytes = w.cur.bytes
 	if err := w.carryOut(w.cur); err != nil {
 		if perr := s.poisonedErr(); perr != nil {
 			return false, perr
@@ -320,12 +326,12 @@ func (w *writer) delRange(prefix []byte) {
 func (w *writer) rows(r *round) {
 	for i := range r.producers {
 		x := &r.producers[i]
-		key := offsetKey(rowProducer, x.id, x.r.id)
+		w.key = appendI64(appendPartition(append(w.key[:0], rowProducer), x.id), x.r.id)
 		if x.r.gone {
-			w.del(key)
+			w.del(w.key)
 		} else {
 			w.row = x.r.encode(w.row[:0])
-			w.set(key, w.row)
+			w.set(w.key, w.row)
 		}
 	}
 	for _, t := range r.tasks {
@@ -356,7 +362,8 @@ func (w *writer) rows(r *round) {
 			w.set(activeKey(name), encodeActive(c.active))
 		}
 		for id, o := range c.offsets {
-			key := appendPartition(append([]byte(nil), prefix...), id)
+			key := appendPartition(append(w.key[:0], prefix...), id)
+			w.key = key
 			if o.Offset < 0 {
 				w.del(key)
 			} else {
@@ -487,7 +494,7 @@ func (w *writer) placePartition(r *round, rp *roundPart) error {
 		if err != nil {
 			return err
 		}
-		if l.mixBytes+bytes >= w.s.opts.ThinBytes || l.mixRuns >= maxMixedRuns {
+		if own := l.mixBytes+bytes >= w.s.opts.ThinBytes || l.mixRuns >= maxMixedRuns; own && (bytes >= w.s.opts.ThinBytes || w.mayMove(r)) {
 			err = w.placeOwn(r, rp, &l)
 		} else {
 			err = w.placeMixed(r, rp, &l)
@@ -501,9 +508,17 @@ func (w *writer) placePartition(r *round, rp *roundPart) error {
 		mixStart: l.mixStart, mixBytes: l.mixBytes, mixRuns: l.mixRuns, mixOldest: l.mixOldest,
 	}
 	w.row = row.encode(w.row[:0])
-	w.set(partitionKey(rowPartition, p.id), w.row)
+	w.key = appendPartition(append(w.key[:0], rowPartition), p.id)
+	w.set(w.key, w.row)
 	w.layouts = append(w.layouts, placedLayout{p, &l})
 	return nil
+}
+
+// mayMove bounds what one round moves out of the mixed segment: twice what it brings, a megabyte at least for each MiB
+// that a round has at least. Partitions that grow alike are all ripe in the same round, and ten thousand of them would
+// keep the writer from everything else for a minute; those that have to wait go on in the mixed segment.
+func (w *writer) mayMove(r *round) bool {
+	return w.movedN < max(2*r.bytes, w.s.opts.RoundBytes)
 }
 
 // waiting is how many bytes of batches in [from, end) wait; it stops counting when they are many.
@@ -518,7 +533,13 @@ func (w *writer) waiting(p *Partition, from, end int64) (bytes int64, err error)
 
 // eachWaiting calls f for the batches in [from, end) with their bytes, wherever those are.
 func (w *writer) eachWaiting(p *Partition, from, end int64, f func(b *tailBatch) error) error {
-	var some []tailBatch
+	some := w.some
+	defer func() {
+		if w.some = nil; cap(some) <= 256 {
+			clear(some[:cap(some)])
+			w.some = some[:0]
+		}
+	}()
 	for from < end {
 		p.mu.Lock()
 		i := p.find(from)
@@ -597,29 +618,33 @@ func (w *writer) placeMixed(r *round, rp *roundPart, l *layout) error {
 		m = mixedFile{}
 	}
 	seed := segment.Seed{Topic: p.id.Topic, Partition: p.id.Index, Segment: segment.MixedSegment(w.mixNow)}
-	var refs []segment.Ref
+	w.refs = w.refs[:0]
 	link := uint32(0)
 	err := w.eachWaiting(p, l.written, rp.end, func(b *tailBatch) error {
 		n := len(w.mixBuf)
 		w.mixBuf = b.AppendTo(w.mixBuf)
 		link = seed.Link(link, w.mixBuf[n:])
-		refs = append(refs, refOf(b, m.size, link))
+		w.refs = append(w.refs, refOf(b, m.size, link))
 		m.size += int64(b.size)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	block := segment.AppendBlock(nil, refs, 0)
-	h, err := segment.ParseHead(block)
+	w.block = segment.AppendBlock(w.block[:0], w.refs, 0)
+	h, err := segment.ParseHead(w.block)
 	if err != nil {
 		return err
 	}
 	m.live += h.Bytes
 	w.newMix[w.mixNow] = m
 	w.mixedN += h.Bytes
-	w.set(offsetKey(rowMixed, p.id, h.First), encodeMixed(w.mixNow, block))
-	w.set(placedKey(r.index, p.id, 0), (&placedRow{mixed: true, base: h.First}).encode())
+	w.key = appendI64(appendPartition(append(w.key[:0], rowMixed), p.id), h.First)
+	w.row = appendMixed(w.row[:0], w.mixNow, w.block)
+	w.set(w.key, w.row)
+	w.key = appendPlacedKey(w.key[:0], r.index, p.id, 0)
+	w.row = (&placedRow{mixed: true, base: h.First}).encode(w.row[:0])
+	w.set(w.key, w.row)
 	if l.mixRuns == 0 {
 		l.mixStart, l.mixOldest = h.First, h.AppendTime
 	}
@@ -851,7 +876,9 @@ func (o *ownWriter) finish() error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	o.seg.indexBytes = o.indexPos + int64(len(o.blocks))
-	w.set(placedKey(o.r.index, id, o.part), (&placedRow{base: o.seg.base, indexPos: o.indexPos, blocks: o.blocks}).encode())
+	w.key = appendPlacedKey(w.key[:0], o.r.index, id, o.part)
+	w.row = (&placedRow{base: o.seg.base, indexPos: o.indexPos, blocks: o.blocks}).encode(w.row[:0])
+	w.set(w.key, w.row)
 	o.part++
 	w.row = o.seg.encode(w.row[:0])
 	w.set(offsetKey(rowSegment, id, o.seg.base), w.row)

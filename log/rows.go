@@ -48,7 +48,11 @@ func offsetKey(kind byte, id PartitionID, v int64) []byte {
 }
 
 func placedKey(index uint64, id PartitionID, n int) []byte {
-	b := appendU64(append(make([]byte, 0, 40), rowPlaced), index)
+	return appendPlacedKey(make([]byte, 0, 40), index, id, n)
+}
+
+func appendPlacedKey(b []byte, index uint64, id PartitionID, n int) []byte {
+	b = appendU64(append(b, rowPlaced), index)
 	return binary.BigEndian.AppendUint16(appendPartition(b, id), uint16(n))
 }
 
@@ -199,8 +203,8 @@ func decodeSegment(base int64, v []byte) (segmentInfo, error) {
 }
 
 // A mixed run's row is the file's number and one index block.
-func encodeMixed(file uint64, block []byte) []byte {
-	return append(appendU64([]byte{rowVersion}, file), block...)
+func appendMixed(b []byte, file uint64, block []byte) []byte {
+	return append(appendU64(append(b, rowVersion), file), block...)
 }
 
 func decodeMixed(v []byte) (file uint64, block []byte, err error) {
@@ -234,12 +238,12 @@ type placedRow struct {
 	blocks   []byte
 }
 
-func (r *placedRow) encode() []byte {
-	b := make([]byte, 0, 18+len(r.blocks))
-	b = append(b, rowVersion, 0)
+func (r *placedRow) encode(b []byte) []byte {
+	kind := byte(0)
 	if r.mixed {
-		b[1] = 1
+		kind = 1
 	}
+	b = append(b, rowVersion, kind)
 	b = appendI64(appendI64(b, r.base), r.indexPos)
 	return append(b, r.blocks...)
 }

@@ -28,10 +28,10 @@ func anyRow(kind byte, v []byte) (value any, again []byte, err error) {
 		return at, encodeActive(at), err
 	case rowPlaced:
 		r, err := decodePlaced(v)
-		return r, r.encode(), err
+		return r, r.encode(nil), err
 	case rowMixed:
 		file, block, err := decodeMixed(v)
-		return []any{file, block}, encodeMixed(file, block), err
+		return []any{file, block}, appendMixed(nil, file, block), err
 	case rowPartition:
 		r, err := decodePartition(v)
 		return r, r.encode(nil), err
@@ -70,8 +70,8 @@ func seedRows() map[byte][]byte {
 		rowMixedFile: mixedFile{10, 5}.encode(),
 		rowGroup:     encodeGroupRow(nil, &o),
 		rowActive:    encodeActive(8),
-		rowPlaced:    (&placedRow{mixed: true, base: 4, indexPos: 5, blocks: []byte("blocks")}).encode(),
-		rowMixed:     encodeMixed(3, []byte("block")),
+		rowPlaced:    (&placedRow{mixed: true, base: 4, indexPos: 5, blocks: []byte("blocks")}).encode(nil),
+		rowMixed:     appendMixed(nil, 3, []byte("block")),
 		rowPartition: part.encode(nil),
 		rowProducer:  p.encode(nil),
 		rowSegment:   (&segmentInfo{end: 3, logBytes: 4, indexBytes: 5, link: 6, maxTime: 7}).encode(nil),

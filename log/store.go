@@ -40,14 +40,15 @@ type Options struct {
 	CacheBytes int64
 	// SegmentBytes is the size at which a segment file is closed (256 MiB).
 	SegmentBytes int64
-	// RoundBytes is how many applied bytes wait before the writer begins a round (16 MiB). The proposer's
-	// limit on Backlog must be well above.
+	// RoundBytes is how many applied bytes wait before the writer begins a round (16 MiB); up to four times as many if
+	// they belong to many partitions, so that each adds a run worth its rows. The proposer's limit on Backlog must be
+	// well above that.
 	RoundBytes int64
 	// RoundDelay is how long applied bytes wait at most before the writer begins a round (5 s).
 	RoundDelay time.Duration
 	// WritePause is the pause of the writer after each MiB, so that the syncs of the log beside it do not queue behind
-	// a round's writes (4 ms, which allows 250 MB/s; negative: none). It makes none when twice RoundBytes wait or
-	// somebody waits for the writer.
+	// a round's writes (4 ms, which allows 250 MB/s; negative: none). It makes none when the round and as much again
+	// wait, twice RoundBytes at least, or somebody waits for the writer.
 	WritePause time.Duration
 	// ThinBytes is how much a partition gathers in the mixed segment before it gets a file (1 MiB).
 	ThinBytes int64
@@ -143,7 +144,8 @@ type Store struct {
 	// Changed by the Apply goroutine, which reads them without the lock.
 	parts struct {
 		sync.RWMutex
-		m map[PartitionID]*Partition
+		m    map[PartitionID]*Partition
+		list []*Partition // the same, in no order; each knows its slot
 	}
 	tasks struct {
 		sync.RWMutex
@@ -223,6 +225,41 @@ func (s *Store) Partition(id PartitionID) (*Partition, bool) {
 	s.parts.RUnlock()
 	return p, ok
 }
+
+// addPartition makes a partition known. Apply goroutine, or nobody else is there yet.
+func (s *Store) addPartition(p *Partition) {
+	s.parts.Lock()
+	defer s.parts.Unlock()
+	p.slot = int32(len(s.parts.list))
+	s.parts.m[p.id] = p
+	s.parts.list = append(s.parts.list, p)
+}
+
+// removePartition forgets a partition: the last one of the list takes its slot. Apply goroutine.
+func (s *Store) removePartition(p *Partition) {
+	s.parts.Lock()
+	defer s.parts.Unlock()
+	delete(s.parts.m, p.id)
+	last := len(s.parts.list) - 1
+	moved := s.parts.list[last]
+	s.parts.list[p.slot], moved.slot = moved, p.slot
+	s.parts.list[last] = nil
+	s.parts.list = s.parts.list[:last]
+}
+
+// somePartitions appends up to cap(buf) partitions from a slot on, for walks that must not copy, sort or lock all of
+// them at once. One that is dropped meanwhile may let the walk miss another, never see one twice.
+func (s *Store) somePartitions(slot int, buf []*Partition) []*Partition {
+	s.parts.RLock()
+	defer s.parts.RUnlock()
+	if slot >= len(s.parts.list) {
+		return buf[:0]
+	}
+	return append(buf[:0], s.parts.list[slot:min(len(s.parts.list), slot+cap(buf))]...)
+}
+
+// walkChunk is how many partitions a walk looks at between two locks.
+const walkChunk = 1024
 
 // Partitions returns the names of all partitions, sorted.
 func (s *Store) Partitions() []PartitionID {
@@ -433,7 +470,7 @@ func (s *Store) unlockWriter() { <-s.token }
 
 // pace makes the pause of Options.WritePause. Token held.
 func (s *Store) pace() {
-	if s.opts.Manual || s.opts.WritePause < 0 || s.wanting.Load() > 0 || s.backlog.Load() > 2*s.opts.RoundBytes {
+	if s.opts.Manual || s.opts.WritePause < 0 || s.wanting.Load() > 0 || s.backlog.Load() > 2*max(s.opts.RoundBytes, s.w.roundBytes) {
 		return
 	}
 	t := time.NewTimer(s.opts.WritePause)

@@ -175,20 +175,28 @@ func (n *Node) retention() {
 		if _, ok := n.data.Leader(); !ok {
 			continue
 		}
-		n.proposeLogStarts()
+		for from := 0; ; {
+			if from = n.proposeLogStarts(from); from == 0 || n.ctx.Err() != nil {
+				break
+			}
+		}
 	}
 }
 
-// proposeLogStarts proposes what the store would let go of, one unit for all, except for what is still needed:
-// records that a task has yet to read, and those above the floor that the runtime names.
-func (n *Node) proposeLogStarts() {
-	candidates, err := n.store.RetentionCandidates(n.o.Now().UnixMilli())
+// maxLogStarts bounds the log starts in one unit: 64 KiB.
+const maxLogStarts = 1500
+
+// proposeLogStarts proposes what the store would let go of from a place on, except for what is still needed: records
+// that a task has yet to read, and those above the floor that the runtime names. It waits for the answer and returns
+// where to go on, 0 at the end.
+func (n *Node) proposeLogStarts(from int) (next int) {
+	candidates, next, err := n.store.NextRetention(n.o.Now().UnixMilli(), from, maxLogStarts)
 	if err != nil {
 		n.o.Logger.Warn("retention", "error", err)
-		return
+		return 0
 	}
 	if len(candidates) == 0 {
-		return
+		return next
 	}
 	needed := n.needed()
 	u := new(log.Unit)
@@ -203,18 +211,19 @@ func (n *Node) proposeLogStarts() {
 			continue
 		}
 		u.LogStart(c.Partition, c.Offset)
-		if u.Size() > 64<<10 {
-			break // the rest comes next time: deletion is paced
-		}
 	}
 	if u.Empty() {
-		return
+		return next
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, 10*time.Second)
 	defer cancel()
-	if r := n.data.Do(ctx, u); r.Err != nil && n.ctx.Err() == nil {
-		n.o.Logger.Debug("log starts", "error", r.Err)
+	if r := n.data.Do(ctx, u); r.Err != nil {
+		if n.ctx.Err() == nil {
+			n.o.Logger.Debug("log starts", "error", r.Err)
+		}
+		return 0 // the rest comes next time
 	}
+	return next
 }
 
 // needed returns, per input partition of the shard's tasks, the lowest offset that one has yet to read.
