@@ -23,6 +23,12 @@ func CreateTopics(ctx context.Context, k *kgo.Client, partitions int32, names ..
 	return resp.Error()
 }
 
+// CountTopics asks the server for all topics with all their partitions and returns how many topics there are.
+func CountTopics(ctx context.Context, k *kgo.Client) (int, error) {
+	m, err := kadm.NewClient(k).Metadata(ctx)
+	return len(m.Topics), err
+}
+
 // Bounds lists the log start and log end of every partition of a topic or view.
 func Bounds(ctx context.Context, k *kgo.Client, topic string) (starts, ends Offsets, err error) {
 	adm := kadm.NewClient(k)

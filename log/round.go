@@ -687,12 +687,15 @@ func (w *writer) flushMixed() error {
 // placeOwn writes what waits to the partition's own segment, behind what it had in the mixed segment.
 func (w *writer) placeOwn(r *round, rp *roundPart, l *layout) error {
 	p := rp.p
-	var runs []runBatches
-	err := w.eachRun(p.id, l.mixStart, func(_ int64, file uint64, h segment.Head, block []byte) (bool, error) {
-		got, again, err := w.s.readRun(p, file, block, 0, int(h.Bytes), nil)
-		runs = append(runs, got)
-		return true, errors.Join(err, errIf(again, "mixed file is missing"))
-	})
+	var runs []sweptRun
+	var err error
+	if l.mixRuns > 0 {
+		err = w.eachRun(p.id, l.mixStart, func(base int64, file uint64, h segment.Head, block []byte) (bool, error) {
+			got, again, err := w.s.readRun(p, file, block, 0, int(h.Bytes), nil)
+			runs = append(runs, sweptRun{got, base, file, h.Bytes})
+			return true, errors.Join(err, errIf(again, "mixed file is missing"))
+		})
+	}
 	if errors.Is(err, ErrCorrupt) {
 		// What has rotted stays where it is: readers name it. The rest goes on in the mixed segment.
 		_ = w.s.corrupt(&CorruptError{Path: mixedDir, Partition: p.id, Offset: l.mixStart, Position: -1, Err: err})
@@ -713,13 +716,10 @@ func (w *writer) placeOwn(r *round, rp *roundPart, l *layout) error {
 				w.movedN += int64(b.size)
 			}
 		}
-		if err := w.eachRun(p.id, l.mixStart, func(_ int64, file uint64, h segment.Head, _ []byte) (bool, error) {
-			m := w.mixFile(file)
-			m.live -= h.Bytes
-			w.newMix[file] = m
-			return true, nil
-		}); err != nil {
-			return err
+		for i := range runs {
+			m := w.mixFile(runs[i].file)
+			m.live -= runs[i].size
+			w.newMix[runs[i].file] = m
 		}
 		// Recovery may need the runs until the segment is synced: their rows go after the next checkpoint.
 		w.newMove[p.id] = l.written

@@ -54,7 +54,11 @@ memory and processor time. Without --server a server runs inside the process, in
 		cmd.AddCommand(c)
 	}
 	size := func(c *cobra.Command, n int) {
-		c.Flags().IntVar(&o.Size, "size", 0, fmt.Sprintf("bytes of a record (default %d)", n))
+		text := "bytes of a record"
+		if n > 0 {
+			text += fmt.Sprintf(" (default %d)", n)
+		}
+		c.Flags().IntVar(&o.Size, "size", 0, text)
 	}
 	seconds := func(c *cobra.Command, n int) {
 		c.Flags().IntVar(&o.Seconds, "seconds", 0, fmt.Sprintf("seconds to measure (default %d)", n))
@@ -86,10 +90,24 @@ memory and processor time. Without --server a server runs inside the process, in
 		c.Flags().IntVar(&o.Rows, "rows", 0, "rows (default 2000000)")
 		partitions(c, 2)
 	}, bench.Pipeline)
-	one("partitions", "Start and idle memory with many topics and partitions", "partitions --topics 10000 --partitions 1000", func(c *cobra.Command) {
+	var idle bool
+	one("partitions", "Many partitions: throughput, or start and idle memory", "partitions --active 10000", func(c *cobra.Command) {
+		c.Flags().IntVar(&o.Active, "active", 0, "measure the throughput of so many partitions against 10, by turns, with records of --size or of 100 B and 1 KiB")
+		c.Flags().BoolVar(&idle, "idle", false, "measure --topics topics of --partitions each (default 100 of 1000): start after a stop and a kill, memory, metadata")
 		c.Flags().IntVar(&o.Topics, "topics", 0, "topics of one partition (default 10000)")
 		c.Flags().IntVar(&o.Partitions, "partitions", 0, "partitions of one more topic (default 1000)")
-	}, bench.Partitions)
+		size(c, 0)
+		seconds(c, 2)
+		c.MarkFlagsMutuallyExclusive("active", "idle")
+	}, func(ctx context.Context, o bench.Options) (*bench.Report, error) {
+		switch {
+		case o.Active > 0:
+			return bench.Active(ctx, o)
+		case idle:
+			return bench.Idle(ctx, o)
+		}
+		return bench.Partitions(ctx, o)
+	})
 	one("recovery", "Start after a kill under full load", "recovery --seconds 5", func(c *cobra.Command) {
 		size(c, 100)
 		seconds(c, 5)

@@ -70,6 +70,8 @@ type Report struct {
 	Removed     int64 `json:"files_removed,omitempty"` // segment files that retention removed
 
 	PeerMessagesPerSecond float64 `json:"peer_messages_per_second,omitempty"` // franz-go into an in-memory Kafka double
+
+	Many *ManyPartitions `json:"many_partitions,omitempty"`
 }
 
 // Options of all benchmarks. Zero values take the defaults that each states.
@@ -83,6 +85,7 @@ type Options struct {
 	Seconds    int
 	Partitions int
 	Topics     int
+	Active     int // partitions that take records, of Active
 	Rows       int
 	Out        io.Writer // progress, for people
 
@@ -262,6 +265,7 @@ func (r *Report) Text() string {
 	if r.Segments+r.WALSegments+r.Checkpoints+r.Removed > 0 {
 		line("meanwhile", "%d segment rolls, %d log segments, %d checkpoints, %d segment files removed by retention", r.Segments, r.WALSegments, r.Checkpoints, r.Removed)
 	}
+	r.Many.text(&b)
 	b.WriteString(r.plot())
 	return b.String()
 }
