@@ -10,8 +10,9 @@ const (
 	// ProducerExpiry is how long a producer is remembered after its last batch, in append time.
 	ProducerExpiry = 24 * time.Hour
 	// MaxProducers is how many (partition, producer) pairs a store remembers; beyond, the one that has been
-	// silent longest is forgotten.
-	MaxProducers = 100_000
+	// silent longest is forgotten. Fifty services that publish by key into 10,000 partitions are as many; each pair
+	// takes about 300 bytes of memory.
+	MaxProducers = 500_000
 	// ProducerBatches is how many last batches of a producer are recognized when they come again.
 	ProducerBatches = 5
 	// expirePerEntry bounds the work that expiry adds to one Apply.

@@ -401,11 +401,13 @@ func (w *writer) dropRows(d drop) error {
 	if d.p == nil {
 		return nil
 	}
-	from := int64(0)
-	if l := d.p.layout.Load(); l != nil {
-		from = l.mixStart
+	w.remove = append(w.remove, w.s.partitionDir(d.id))
+	w.del(partitionKey(rowPartition, d.id))
+	l := d.p.layout.Load()
+	if l == nil {
+		return nil // no batch was ever written: it has no other rows
 	}
-	if err := w.eachRun(d.id, from, func(base int64, file uint64, h segment.Head, _ []byte) (bool, error) {
+	if err := w.eachRun(d.id, l.mixStart, func(base int64, file uint64, h segment.Head, _ []byte) (bool, error) {
 		m := w.mixFile(file)
 		m.live -= h.Bytes
 		w.newMix[file] = m
@@ -413,11 +415,9 @@ func (w *writer) dropRows(d drop) error {
 	}); err != nil {
 		return err
 	}
-	w.del(partitionKey(rowPartition, d.id))
 	for _, kind := range []byte{rowSegment, rowMixed, rowProducer} {
 		w.delRange(partitionKey(kind, d.id))
 	}
-	w.remove = append(w.remove, w.s.partitionDir(d.id))
 	return nil
 }
 
@@ -510,7 +510,9 @@ func (w *writer) placePartition(r *round, rp *roundPart) error {
 	w.row = row.encode(w.row[:0])
 	w.key = appendPartition(append(w.key[:0], rowPartition), p.id)
 	w.set(w.key, w.row)
-	w.layouts = append(w.layouts, placedLayout{p, &l})
+	if rp.end > 0 { // else it has nothing in files, and needs no memory to say so
+		w.layouts = append(w.layouts, placedLayout{p, &l})
+	}
 	return nil
 }
 

@@ -94,8 +94,22 @@ func Active(ctx context.Context, o Options) (rep *Report, err error) {
 // active makes all runs with records of one size.
 func (r *Report) active(ctx context.Context, o Options, p *process, size int) error {
 	api := client.NewAPI(p.http)
+	producers := map[int][]*rawProducer{} // they go on where they were: a producer is remembered for a day
+	defer func() {
+		for _, of := range producers {
+			for _, x := range of {
+				_ = x.conn.Close() // idle
+			}
+		}
+	}()
 	one := func(n int) (ActiveRun, error) {
-		run, err := activeRun(ctx, o, p, size, n)
+		if producers[n] == nil {
+			var err error
+			if producers[n], err = newRawProducers(ctx, p.kafka, size, n); err != nil {
+				return ActiveRun{}, err
+			}
+		}
+		run, err := activeRun(ctx, o, p, producers[n], size)
 		if err == nil {
 			o.say("%6d partitions, %d B: %.0f records/s, %.1f MB/s, server %.2f ms and client %.2f ms a MiB", n, size, run.MessagesPerSecond, run.BytesPerSecond/1e6, run.ServerCPUMs, run.ClientCPUMs)
 			r.Many.Runs = append(r.Many.Runs, run)
@@ -174,25 +188,12 @@ func activeTopics(ctx context.Context, api *client.API, size, n int) error {
 	return nil
 }
 
-// activeRun saturates n partitions. The first half second is not counted.
-func activeRun(ctx context.Context, o Options, p *process, size, n int) (run ActiveRun, err error) {
-	run = ActiveRun{Partitions: n, RecordBytes: size}
-	perBatch := max(1, activeBatchBytes/size)
+// activeRun saturates the partitions of some producers. The first half second is not counted.
+func activeRun(ctx context.Context, o Options, p *process, producers []*rawProducer, size int) (run ActiveRun, err error) {
+	run = ActiveRun{Partitions: len(producers[0].sequences), RecordBytes: size}
+	perBatch := int(producers[0].perBatch)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var producers []*rawProducer
-	defer func() {
-		for _, x := range producers {
-			err = errors.Join(err, x.conn.Close())
-		}
-	}()
-	for i := range activeProducers {
-		x, err := newRawProducer(ctx, p.kafka, uint64(i), size, perBatch, n)
-		if err != nil {
-			return run, err
-		}
-		producers = append(producers, x)
-	}
 	var batches atomic.Int64
 	var wg sync.WaitGroup
 	var failed atomic.Pointer[error]
@@ -280,6 +281,17 @@ type rawProducer struct {
 	sequences           []int32
 	chosen              []int
 	correlation         uint32
+}
+
+func newRawProducers(ctx context.Context, kafka string, size, n int) (all []*rawProducer, err error) {
+	for i := range activeProducers {
+		x, err := newRawProducer(ctx, kafka, uint64(i), size, max(1, activeBatchBytes/size), n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, x)
+	}
+	return all, nil
 }
 
 func newRawProducer(ctx context.Context, kafka string, seed uint64, size, perBatch, n int) (*rawProducer, error) {
