@@ -176,7 +176,7 @@ func (w *writer) toSweep(victims bool) (out []*Partition) {
 			}
 			out = append(out, p)
 			// Finding a partition's rows costs about as much as reading four runs.
-			if runs, size = runs+4+l.mixRuns, size+l.mixBytes; runs > sweepRuns || size > sweepBytes {
+			if runs, size = runs+4+l.mixRuns, size+l.mixBytes; runs > s.opts.sweepRuns || size > sweepBytes {
 				w.sweepFrom = at
 				return out
 			}

@@ -67,6 +67,7 @@ type Options struct {
 
 	maxProducers int // MaxProducers, smaller in tests
 	mergeRuns    int // mergeRuns, smaller in tests
+	sweepRuns    int // sweepRuns, smaller in tests
 }
 
 // Events are called by the goroutine that met the event, with no lock held, and must not block.
@@ -107,6 +108,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.maxProducers <= 0 {
 		o.maxProducers = MaxProducers
+	}
+	if o.sweepRuns <= 0 {
+		o.sweepRuns = sweepRuns
 	}
 	if o.mergeRuns <= 0 {
 		o.mergeRuns = mergeRuns

@@ -133,7 +133,7 @@ func (r *Report) active(ctx context.Context, o Options, p *process, size int) er
 		}
 	}
 	var few, many []ActiveRun
-	for range activeComparisons {
+	for range cmp.Or(o.turns, activeComparisons) {
 		a, err := one(activeBase)
 		if err != nil {
 			return err

@@ -85,7 +85,9 @@ type Options struct {
 	Seconds    int
 	Partitions int
 	Topics     int
-	Active     int // partitions that take records, of Active
+	Active     int           // partitions that take records, of Active
+	turns      int           // of Active
+	rest       time.Duration // of Idle
 	Rows       int
 	Out        io.Writer // progress, for people
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/headrace/headrace/internal/leak"
 	"github.com/headrace/headrace/server"
@@ -58,6 +59,8 @@ func TestEveryBenchmarkMeasures(t *testing.T) {
 		{"latency", Latency, Options{Seconds: 1, One: true}, []string{"messages_per_second", "mean_ms", "max_ms", "messages"}},
 		{"pipeline", Pipeline, Options{Rows: 20_000}, []string{"messages_per_second", "bytes_per_second", "rows_per_second_per_core"}},
 		{"partitions", Partitions, Options{Topics: 20, Partitions: 10}, []string{"start_ms"}},
+		{"partitions", Active, Options{Active: 20, Seconds: 1, Size: 100, turns: 1}, []string{"messages_per_second", "bytes_per_second", "many_partitions"}},
+		{"partitions", Idle, Options{Topics: 3, Partitions: 5, rest: 50 * time.Millisecond}, []string{"start_ms", "many_partitions"}},
 		{"recovery", Recovery, Options{Seconds: 1}, []string{"start_ms", "messages"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -80,6 +83,9 @@ func TestEveryBenchmarkMeasures(t *testing.T) {
 				}
 			}
 			for _, key := range append(c.positive, "disk_sync_ms", "rss_bytes") {
+				if _, ok := got[key].(map[string]any); ok {
+					continue // figures of its own
+				}
 				if v, ok := got[key].(float64); !ok || v <= 0 {
 					t.Errorf("%s is %v in %s", key, got[key], raw)
 				}
@@ -95,8 +101,30 @@ func TestEveryBenchmarkMeasures(t *testing.T) {
 	}
 }
 
+// TestAHundredThousandIdlePartitions holds what a node promises of them. It takes a minute.
+func TestAHundredThousandIdlePartitions(t *testing.T) {
+	if os.Getenv("HEADRACE_LONG") == "" {
+		t.Skip("set HEADRACE_LONG=1")
+	}
+	for _, o := range []Options{{Topics: 100, Partitions: 1000}, {Topics: 10_000, Partitions: 10}} {
+		o.Dir = t.TempDir()
+		r, err := Idle(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(r.Text())
+		x := r.Many.Idle
+		if worst := max(x.CreatedRSS, x.IdleRSS, x.MetadataRSS, x.KillRSS); worst > 1<<30 {
+			t.Errorf("%d MiB resident", worst>>20)
+		}
+		if x.StartMs > 10_000 || x.KillStartMs > 10_000 {
+			t.Errorf("ready after %.0f and %.0f ms", x.StartMs, x.KillStartMs)
+		}
+	}
+}
+
 func TestABenchmarkEndsWithItsContext(t *testing.T) {
-	for _, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency, Pipeline, Partitions, Recovery} {
+	for _, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency, Pipeline, Partitions, Active, Idle, Recovery} {
 		dir := t.TempDir()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

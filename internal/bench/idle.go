@@ -42,6 +42,7 @@ type IdleReport struct {
 // for all topics waits, and the start after a clean stop and after kill -9. Defaults: 100 topics of 1,000 partitions.
 func Idle(ctx context.Context, o Options) (rep *Report, err error) {
 	o.Topics, o.Partitions = cmp.Or(o.Topics, 100), cmp.Or(o.Partitions, 1000)
+	rest := cmp.Or(o.rest, 3*time.Second)
 	dir, err := os.MkdirTemp(o.Dir, "headrace-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
@@ -73,9 +74,9 @@ func Idle(ctx context.Context, o Options) (rep *Report, err error) {
 		return nil, err
 	}
 	x.StartMs = ms(p.ready)
-	time.Sleep(3 * time.Second)
+	time.Sleep(rest)
 	cpu, at := processCPU(p.cmd.Process.Pid), time.Now()
-	time.Sleep(6 * time.Second)
+	time.Sleep(2 * rest)
 	x.IdleCPU, x.IdleRSS = (processCPU(p.cmd.Process.Pid)-cpu)/time.Since(at).Seconds(), rss(p.cmd.Process.Pid)
 	if x.MetadataMs, err = askMetadata(ctx, p.kafka, o.Topics); err != nil {
 		return nil, errors.Join(err, p.kill())
@@ -89,7 +90,7 @@ func Idle(ctx context.Context, o Options) (rep *Report, err error) {
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	x.KillStartMs = ms(p.ready)
-	time.Sleep(3 * time.Second)
+	time.Sleep(rest)
 	x.KillRSS = rss(p.cmd.Process.Pid)
 	r.StartMs, r.RSSBytes, r.Seconds = x.StartMs, x.IdleRSS, time.Since(began).Seconds()
 	return r, nil

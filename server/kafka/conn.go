@@ -228,7 +228,13 @@ func (c *conn) describe() string {
 
 // encode makes a whole response frame: length, header, body.
 func encode(req request, resp kmsg.Response) []byte {
-	buf := appendHeader(make([]byte, 0, 256), req)
+	size := 256
+	if m, ok := resp.(*kmsg.MetadataResponse); ok { // may be megabytes, which growing would copy over and over
+		for i := range m.Topics {
+			size += 280 + 40*len(m.Topics[i].Partitions)
+		}
+	}
+	buf := appendHeader(make([]byte, 0, size), req)
 	buf = resp.AppendTo(buf)
 	binary.BigEndian.PutUint32(buf, uint32(len(buf)-4))
 	return buf

@@ -27,20 +27,32 @@ func metadata(ctx context.Context, c *conn, r kmsg.Request, _ string) kmsg.Respo
 	resp.ClusterID, resp.ControllerID = &id, s.broker.NodeID()
 	resp.AuthorizedOperations = noOperations
 	resp.Brokers = []kmsg.MetadataResponseBroker{{NodeID: s.broker.NodeID(), Host: host, Port: port}}
+	d := describer{s: s, epoch: s.broker.LeaderEpoch()}
 	if req.Topics == nil || req.Version == 0 && len(req.Topics) == 0 {
-		for _, t := range s.broker.Topics() {
-			resp.Topics = append(resp.Topics, s.describeTopic(t))
+		topics := s.broker.Topics()
+		resp.Topics = make([]kmsg.MetadataResponseTopic, 0, len(topics))
+		for _, t := range topics {
+			resp.Topics = append(resp.Topics, d.topic(t))
 		}
 		return resp
 	}
 	for i := range req.Topics {
-		resp.Topics = append(resp.Topics, s.findTopic(ctx, req, &req.Topics[i]))
+		resp.Topics = append(resp.Topics, d.find(ctx, req, &req.Topics[i]))
 	}
 	return resp
 }
 
-// findTopic answers one topic of a Metadata request, creating it if both sides allow that.
-func (s *Server) findTopic(ctx context.Context, req *kmsg.MetadataRequest, t *kmsg.MetadataRequestTopic) kmsg.MetadataResponseTopic {
+// A describer describes topics in one answer. On a single node all partitions of a number look alike, so all topics
+// share one list of them: a client that asks for 100,000 partitions costs the bytes of its answer.
+type describer struct {
+	s     *Server
+	epoch int32
+	parts []kmsg.MetadataResponseTopicPartition
+}
+
+// find answers one topic of a Metadata request, creating it if both sides allow that.
+func (d *describer) find(ctx context.Context, req *kmsg.MetadataRequest, t *kmsg.MetadataRequestTopic) kmsg.MetadataResponseTopic {
+	s := d.s
 	out := kmsg.NewMetadataResponseTopic()
 	if t.Topic == nil || req.Version >= 10 && *t.Topic == "" && t.TopicID != [16]byte{} {
 		topic, ok := s.broker.TopicByID(t.TopicID)
@@ -48,10 +60,10 @@ func (s *Server) findTopic(ctx context.Context, req *kmsg.MetadataRequest, t *km
 			out.TopicID, out.ErrorCode = t.TopicID, kerr.UnknownTopicID.Code
 			return out
 		}
-		return s.describeTopic(topic)
+		return d.topic(topic)
 	}
 	if topic, ok := s.broker.Topic(*t.Topic); ok {
-		return s.describeTopic(topic)
+		return d.topic(topic)
 	}
 	out.Topic = t.Topic
 	err := error(broker.Errorf(broker.UnknownTopic, "topic %q does not exist", printable(*t.Topic)))
@@ -60,7 +72,7 @@ func (s *Server) findTopic(ctx context.Context, req *kmsg.MetadataRequest, t *km
 	} else if s.opts.AutoCreate && (req.AllowAutoTopicCreation || req.Version < 4) {
 		topic, cerr := s.broker.AutoCreate(ctx, *t.Topic)
 		if cerr == nil {
-			return s.describeTopic(topic)
+			return d.topic(topic)
 		}
 		err = cerr
 	}
@@ -68,22 +80,25 @@ func (s *Server) findTopic(ctx context.Context, req *kmsg.MetadataRequest, t *km
 	return out
 }
 
-func (s *Server) describeTopic(t *broker.Topic) kmsg.MetadataResponseTopic {
+func (d *describer) topic(t *broker.Topic) kmsg.MetadataResponseTopic {
 	out := kmsg.NewMetadataResponseTopic()
 	out.Topic, out.TopicID, out.AuthorizedOperations = &t.Name, t.ID, noOperations
 	if !t.Ready {
 		out.ErrorCode = kerr.LeaderNotAvailable.Code
 		return out
 	}
-	epoch := s.broker.LeaderEpoch()
-	replicas := s.replicas()
-	out.Partitions = make([]kmsg.MetadataResponseTopicPartition, t.Partitions)
-	for i := range out.Partitions {
-		p := &out.Partitions[i]
-		p.Default()
-		p.Partition, p.Leader, p.LeaderEpoch = int32(i), s.broker.NodeID(), epoch
-		p.Replicas, p.ISR, p.OfflineReplicas = replicas, replicas, []int32{}
+	n := int(t.Partitions)
+	if n > len(d.parts) {
+		replicas := d.s.replicas()
+		d.parts = make([]kmsg.MetadataResponseTopicPartition, n)
+		for i := range d.parts {
+			p := &d.parts[i]
+			p.Default()
+			p.Partition, p.Leader, p.LeaderEpoch = int32(i), d.s.broker.NodeID(), d.epoch
+			p.Replicas, p.ISR, p.OfflineReplicas = replicas, replicas, []int32{}
+		}
 	}
+	out.Partitions = d.parts[:n:n]
 	return out
 }
 
