@@ -40,6 +40,7 @@ func (p *Producer) keep() {
 	for {
 		select {
 		case <-p.kick:
+			idle = 0
 		case <-timer.C:
 		case <-asked:
 			asking = false

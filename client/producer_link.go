@@ -292,7 +292,7 @@ func (l *link) pump(inline bool) {
 	l.writing = true
 	p.wg.Add(1) // Close waits for a caller that writes
 	defer p.wg.Done()
-	size := requestBytes
+	size, before := requestBytes, len(p.mu.finished)
 	if inline {
 		size = inlineBytes
 	}
@@ -319,7 +319,7 @@ func (l *link) pump(inline bool) {
 	if l.wire == nil {
 		l.takeBack()
 	}
-	ended := len(p.mu.finished) > 0
+	ended := len(p.mu.finished) > before // given up here: a caller of Produce must not call back
 	p.mu.Unlock()
 	if more {
 		l.wake()
