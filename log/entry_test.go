@@ -25,6 +25,7 @@ func oneOfEach() []*Unit {
 		RetentionMs: -1, RetentionBytes: -1, Compact: true, SegmentBytes: 1 << 20, SegmentMs: 3_600_000,
 		DeleteRetentionMs: 1000, MinCompactionLagMs: 2000, MaxCompactionLagMs: 3000, MinDirtyPPM: 100_000,
 	}, 43)
+	open.PartitionSettings(p, PartitionSettings{RetentionMs: 1, RetentionBytes: 2, KeepForGroups: true, IgnorePipelines: true, MaxRetentionMs: 3, MaxRetentionBytes: 4}, 44)
 	open.TaskOpen(task)
 	produce.Append(p, []byte("(a record batch)"))
 	offsets.Offsets("readers", []GroupOffset{
@@ -42,7 +43,7 @@ func oneOfEach() []*Unit {
 	end.GroupDrop("readers")
 	end.GroupExpire("old readers", 168*time.Hour)
 	end.TaskDrop(task)
-	end.PartitionDrop(p, 44)
+	end.PartitionDrop(p, 45)
 	cmd.Command([]byte("metadata"))
 	return []*Unit{&open, &produce, &offsets, &step, &end, &cmd, {}}
 }

@@ -14,13 +14,17 @@ import (
 // A LogStart is a proposal to raise a log start.
 type LogStart struct {
 	Partition PartitionID
-	Offset    int64
+	// Offset is what retention by time and size would raise it to. It is up to the caller to keep more for consumers, but
+	// nothing below Cap, which the caps of the settings allow: PartitionSettings.MaxRetentionMs and MaxRetentionBytes.
+	// Cap is never above Offset, and not above the present log start when there is no cap.
+	Offset, Cap int64
 }
 
 // RetentionCandidates returns the log starts that the settings of the partitions would allow at now (ms since
 // 1970). It changes nothing: the leader proposes them as OpLogStart, after it has held them against what
 // consumers still need. Whole segments and runs are dropped, only such that are in files, and the last bytes
-// of a partition only by time. It may read from the disk.
+// of a partition only by time. Age is that of the append; the timestamps in records do not count. It may read
+// from the disk.
 func (s *Store) RetentionCandidates(now int64) ([]LogStart, error) {
 	out, _, err := s.NextRetention(now, 0, math.MaxInt)
 	slices.SortFunc(out, func(a, b LogStart) int { return a.Partition.Compare(b.Partition) })
@@ -41,18 +45,14 @@ func (s *Store) NextRetention(now int64, from, limit int) (out []LogStart, next 
 			}
 			for _, p := range chunk {
 				from++
-				l := p.layout.Load()
-				if l == nil {
-					continue
-				}
-				offset, err := s.retention(p, l, now)
+				c, err := s.candidate(p, p.settings.Load(), now)
 				if err != nil {
 					return err
 				}
-				if offset <= p.LogStart() {
+				if c.Offset <= p.LogStart() {
 					continue
 				}
-				if out = append(out, LogStart{p.id, offset}); len(out) >= limit {
+				if out = append(out, c); len(out) >= limit {
 					next = from
 					return nil
 				}
@@ -62,40 +62,122 @@ func (s *Store) NextRetention(now int64, from, limit int) (out []LogStart, next 
 	return out, next, err
 }
 
-func (s *Store) retention(p *Partition, l *layout, now int64) (offset int64, err error) {
-	set := p.settings.Load()
-	if set.RetentionMs < 0 && set.RetentionBytes < 0 {
-		return 0, nil
+// RetentionUnder returns the log start that a partition would get under other settings at now, ms since 1970.
+func (s *Store) RetentionUnder(id PartitionID, set PartitionSettings, now int64) (c LogStart, err error) {
+	p, ok := s.Partition(id)
+	if !ok {
+		return c, &RejectError{Reason: ErrUnknownPartition, Partition: id}
 	}
+	err = s.use(func() error {
+		c, err = s.candidate(p, &set, now)
+		return err
+	})
+	c.Offset = max(c.Offset, p.LogStart())
+	return c, err
+}
+
+func (s *Store) candidate(p *Partition, set *PartitionSettings, now int64) (c LogStart, err error) {
+	c.Partition = p.id
+	l := p.layout.Load()
+	if l == nil || set.RetentionMs < 0 && set.RetentionBytes < 0 {
+		return c, nil
+	}
+	if c.Offset, err = s.beyond(p, l, keeping{set.RetentionMs, set.RetentionBytes}, now); err != nil || c.Offset <= p.LogStart() {
+		return c, err
+	}
+	if limit := (keeping{orNone(set.MaxRetentionMs), orNone(set.MaxRetentionBytes)}); limit != (keeping{-1, -1}) {
+		c.Cap, err = s.beyond(p, l, limit, now)
+		c.Cap = min(c.Cap, c.Offset)
+	}
+	return c, err
+}
+
+// orNone makes 0, which is no cap, -1, which is no limit.
+func orNone(limit int64) int64 {
+	if limit <= 0 {
+		return -1
+	}
+	return limit
+}
+
+// keeping is how much of a partition is kept: records up to an age, and at least the last bytes; -1: no limit.
+type keeping struct{ ms, bytes int64 }
+
+// old reports whether a batch of that append time, ns, is too old at now, ms.
+func (k keeping) old(append, now int64) bool {
+	return k.ms >= 0 && now-append/int64(time.Millisecond) > k.ms
+}
+
+// beyond returns the offset up to which whole segments and runs are more than k.
+func (s *Store) beyond(p *Partition, l *layout, k keeping, now int64) (offset int64, err error) {
 	size := l.mixBytes
 	for i := range l.segs {
 		size += l.segs[i].logBytes
 	}
-	drop := func(lastAppend, bytes int64) bool {
-		old := set.RetentionMs >= 0 && now-lastAppend/int64(time.Millisecond) > set.RetentionMs
-		big := set.RetentionBytes >= 0 && size-bytes >= set.RetentionBytes
-		if old || big {
-			size -= bytes
+	more := func(lastAppend, bytes int64) bool {
+		if !k.old(lastAppend, now) && (k.bytes < 0 || size-bytes < k.bytes) {
+			return false
 		}
-		return old || big
+		size -= bytes
+		return true
 	}
 	for i := range l.segs {
-		if !drop(l.segs[i].lastAppend, l.segs[i].logBytes) {
+		if !more(l.segs[i].lastAppend, l.segs[i].logBytes) {
 			return offset, nil
 		}
 		offset = l.segs[i].end
 	}
-	if l.mixRuns == 0 || (set.RetentionBytes < 0 && (set.RetentionMs < 0 || l.mixOldest/int64(time.Millisecond)+set.RetentionMs >= now)) {
+	if l.mixRuns == 0 || !k.old(l.mixOldest, now) && (k.bytes < 0 || size <= k.bytes) {
 		return offset, nil
 	}
 	err = s.eachRun(s.db, p.id, l.mixStart, func(_ int64, _ uint64, h segment.Head, _ []byte) (bool, error) {
-		if !drop(h.AppendTime, h.Bytes) {
+		if !more(h.AppendTime, h.Bytes) {
 			return false, nil
 		}
 		offset = h.Last + 1
 		return true, nil
 	})
 	return offset, err
+}
+
+// Bytes is about how many bytes of record batches the partition holds.
+func (p *Partition) Bytes() int64 {
+	size, written := int64(0), int64(0)
+	if l := p.layout.Load(); l != nil {
+		size, written = l.mixBytes, l.written
+		for i := range l.segs {
+			size += l.segs[i].logBytes
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := p.find(written); i < len(p.mu.tail); i++ {
+		size += int64(p.mu.tail[i].size)
+	}
+	return size
+}
+
+// BytesBelow is about how many bytes of record batches lie below an offset; it counts in proportion where a segment or the
+// mixed segment holds more than that.
+func (p *Partition) BytesBelow(offset int64) int64 {
+	l := p.layout.Load()
+	if l == nil {
+		return 0
+	}
+	part := func(from, end, bytes int64) int64 {
+		switch from = max(from, p.LogStart()); {
+		case offset <= from || end <= from:
+			return 0
+		case offset >= end:
+			return bytes
+		}
+		return int64(float64(bytes) * float64(offset-from) / float64(end-from))
+	}
+	n := part(l.mixStart, l.written, l.mixBytes)
+	for i := range l.segs {
+		n += part(l.segs[i].base, l.segs[i].end, l.segs[i].logBytes)
+	}
+	return n
 }
 
 // Removing a large file at once stalls the syncs of others for tens of milliseconds; shrinking it in steps

@@ -63,7 +63,7 @@ func seedRows() map[byte][]byte {
 	t := &TaskState{Epoch: 3, Step: 4, Progress: Progress{
 		Epoch: 3, Step: 4, From: []Cut{{id, 1}}, To: []Cut{{id, 9}}, Watermarks: []int64{7}, W: 8, Extra: []byte("extra"),
 	}}
-	part := &partitionRow{metaIndex: 9, settings: PartitionSettings{RetentionMs: 1, MaxBatchBytes: 2, Compact: true, MinDirtyPPM: -1}, start: 3, end: 8, mixRuns: 1}
+	part := &partitionRow{metaIndex: 9, settings: PartitionSettings{RetentionMs: 1, MaxBatchBytes: 2, Compact: true, MinDirtyPPM: -1, MaxRetentionMs: 5, KeepForGroups: true}, start: 3, end: 8, mixRuns: 1}
 	return map[byte][]byte{
 		rowApplied:   appliedRow{1, 2, 3, 4, 5}.encode(),
 		rowDropped:   droppedAt{1, 2}.encode(),

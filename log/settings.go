@@ -15,6 +15,13 @@ type PartitionSettings struct {
 	Compact          bool  // keep the latest record of each key; retention goes on by the limits above
 	AppendTimestamps bool  // the topic's record timestamps are append times
 
+	// Of retention: what consumers need is kept beyond the limits above, up to these caps.
+
+	MaxRetentionMs    int64 `json:",omitempty"` // nobody holds back what is older; 0: no cap
+	MaxRetentionBytes int64 `json:",omitempty"` // nobody holds back more than about these last bytes; 0: no cap
+	KeepForGroups     bool  `json:",omitempty"` // keep what consumer groups have yet to read
+	IgnorePipelines   bool  `json:",omitempty"` // do not keep what pipelines have yet to read
+
 	SegmentBytes int64 `json:",omitempty"` // size at which a segment file is closed; 0: Options.SegmentBytes
 	SegmentMs    int64 `json:",omitempty"` // age at which one is closed, from the append of its first batch; 0: DefaultSegmentMs
 
@@ -47,10 +54,14 @@ func (s *PartitionSettings) minDirtyPPM() int64 {
 const (
 	settingsSz     = 8 + 8 + 4 + 1
 	moreSettingsSz = 5*8 + 4
+	capSettingsSz  = 2 * 8
 
 	setCompact     = 1
 	setAppendTimes = 2
 	setMore        = 4
+	setGroups      = 8
+	setNoPipelines = 16
+	setCaps        = 32
 )
 
 func (s *PartitionSettings) more() [5]int64 {
@@ -59,32 +70,51 @@ func (s *PartitionSettings) more() [5]int64 {
 
 func (s *PartitionSettings) hasMore() bool { return s.more() != [5]int64{} || s.MinDirtyPPM != 0 }
 
-func settingsSize(s PartitionSettings) int {
-	if s.hasMore() {
-		return settingsSz + moreSettingsSz
+func (s *PartitionSettings) hasCaps() bool { return s.MaxRetentionMs != 0 || s.MaxRetentionBytes != 0 }
+
+func (s *PartitionSettings) flags() (b byte) {
+	for _, f := range [...]struct {
+		on  bool
+		bit byte
+	}{
+		{s.Compact, setCompact}, {s.AppendTimestamps, setAppendTimes}, {s.hasMore(), setMore},
+		{s.KeepForGroups, setGroups}, {s.IgnorePipelines, setNoPipelines}, {s.hasCaps(), setCaps},
+	} {
+		if f.on {
+			b |= f.bit
+		}
 	}
-	return settingsSz
+	return b
+}
+
+func settingsSize(s PartitionSettings) int { return sizeOfSettings(s.flags()) }
+
+func sizeOfSettings(flags byte) int {
+	n := settingsSz
+	if flags&setMore != 0 {
+		n += moreSettingsSz
+	}
+	if flags&setCaps != 0 {
+		n += capSettingsSz
+	}
+	return n
 }
 
 func appendSettings(b []byte, s PartitionSettings) []byte {
 	b = appendI64(b, s.RetentionMs)
 	b = appendI64(b, s.RetentionBytes)
 	b = binary.BigEndian.AppendUint32(b, uint32(s.MaxBatchBytes))
-	var flags byte
-	if s.Compact {
-		flags |= setCompact
+	b = append(b, s.flags())
+	if s.hasMore() {
+		for _, v := range s.more() {
+			b = appendI64(b, v)
+		}
+		b = binary.BigEndian.AppendUint32(b, uint32(s.MinDirtyPPM))
 	}
-	if s.AppendTimestamps {
-		flags |= setAppendTimes
+	if s.hasCaps() {
+		b = appendI64(appendI64(b, s.MaxRetentionMs), s.MaxRetentionBytes)
 	}
-	if !s.hasMore() {
-		return append(b, flags)
-	}
-	b = append(b, flags|setMore)
-	for _, v := range s.more() {
-		b = appendI64(b, v)
-	}
-	return binary.BigEndian.AppendUint32(b, uint32(s.MinDirtyPPM))
+	return b
 }
 
 // validSettings reports whether b is settings and nothing else.
@@ -99,25 +129,27 @@ func getSettings(b []byte) (s PartitionSettings, n int) {
 		return s, 0
 	}
 	flags := b[settingsSz-1]
+	if n = sizeOfSettings(flags); len(b) < n {
+		return s, 0
+	}
 	s = PartitionSettings{
 		RetentionMs: getI64(b), RetentionBytes: getI64(b[8:]), MaxBatchBytes: int32(binary.BigEndian.Uint32(b[16:])),
 		Compact: flags&setCompact != 0, AppendTimestamps: flags&setAppendTimes != 0,
+		KeepForGroups: flags&setGroups != 0, IgnorePipelines: flags&setNoPipelines != 0,
 	}
 	b = b[settingsSz:]
-	switch {
-	case flags > setCompact|setAppendTimes|setMore:
-		return s, 0
-	case flags&setMore == 0:
-		return s, settingsSz
-	case len(b) < moreSettingsSz:
-		return s, 0
+	if flags&setMore != 0 {
+		for i, v := range [...]*int64{&s.SegmentBytes, &s.SegmentMs, &s.DeleteRetentionMs, &s.MinCompactionLagMs, &s.MaxCompactionLagMs} {
+			*v = getI64(b[8*i:])
+		}
+		s.MinDirtyPPM = int32(binary.BigEndian.Uint32(b[40:]))
+		b = b[moreSettingsSz:]
 	}
-	for i, v := range [...]*int64{&s.SegmentBytes, &s.SegmentMs, &s.DeleteRetentionMs, &s.MinCompactionLagMs, &s.MaxCompactionLagMs} {
-		*v = getI64(b[8*i:])
+	if flags&setCaps != 0 {
+		s.MaxRetentionMs, s.MaxRetentionBytes = getI64(b), getI64(b[8:])
 	}
-	s.MinDirtyPPM = int32(binary.BigEndian.Uint32(b[40:]))
-	if !s.hasMore() {
+	if s.flags() != flags {
 		return s, 0 // one value, one encoding
 	}
-	return s, settingsSz + moreSettingsSz
+	return s, n
 }

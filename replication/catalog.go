@@ -213,9 +213,13 @@ type TopicSpec struct {
 	Schema   json.RawMessage
 }
 
-// DefaultSettings are those of a topic that says nothing: kept for ever, batches up to 1 MiB.
+// DefaultMaxBatchBytes is the largest batch that a topic takes if its settings do not say: 1 MiB of records and what is
+// before them, as in Kafka.
+const DefaultMaxBatchBytes = 1<<20 + 12
+
+// DefaultSettings are those of a topic that says nothing: kept for ever, batches up to DefaultMaxBatchBytes.
 func DefaultSettings() log.PartitionSettings {
-	return log.PartitionSettings{RetentionMs: -1, RetentionBytes: -1, MaxBatchBytes: 1 << 20}
+	return log.PartitionSettings{RetentionMs: -1, RetentionBytes: -1, MaxBatchBytes: DefaultMaxBatchBytes}
 }
 
 // A TopicPatch changes a topic; nil fields stay as they are.

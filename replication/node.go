@@ -41,6 +41,8 @@ type NodeOptions struct {
 
 	// RetentionEvery is how often log starts are looked at. 0: 5 s. Negative: never.
 	RetentionEvery time.Duration
+	// RetentionCut is told what a cap of retention took from a task. The retention goroutine calls it; it must not block.
+	RetentionCut func(RetentionCut)
 
 	// OpenTimeout bounds how long OpenNode waits, once both logs are read, until this node leads its shards and the
 	// catalogue is in place. A full disk can keep it waiting. 0: 2 minutes.
@@ -81,7 +83,12 @@ type Node struct {
 	data     *Shard
 	store    *log.Store
 
-	floor     atomic.Pointer[func(log.PartitionID) int64]
+	// Of retention. See retain.go.
+	floor    atomic.Pointer[func() map[log.PartitionID]int64]
+	sources  atomic.Pointer[func(log.TopicID) log.TopicID]
+	retain   chan struct{} // capacity 1: look now
+	retained struct{ raised, cut, held atomic.Int64 }
+
 	ctx       context.Context // of the node's goroutines
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
@@ -97,7 +104,7 @@ func OpenNode(o NodeOptions) (*Node, error) {
 	if o.Dir == "" {
 		return nil, errors.New("replication: NodeOptions need Dir")
 	}
-	n := &Node{o: o}
+	n := &Node{o: o, retain: make(chan struct{}, 1)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("replication: open node in %s: %w", o.Dir, err), n.abandon())
@@ -287,6 +294,12 @@ func (n *Node) Data() *Shard { return n.data }
 
 // Store returns the data shard's store.
 func (n *Node) Store() *log.Store { return n.store }
+
+// Dir returns the data directory, FS what it is on.
+func (n *Node) Dir() string { return n.o.Dir }
+
+// FS returns the file system of the data directory.
+func (n *Node) FS() fsx.FS { return n.o.FS }
 
 // ClusterID returns the random id of the cluster.
 func (n *Node) ClusterID() string { return n.id.ClusterID }

@@ -427,25 +427,6 @@ func TestAFailedDataDiskLeavesTheMetadataServing(t *testing.T) {
 	must(t, n.Close())
 }
 
-func TestRetentionKeepsWhatATaskHasYetToRead(t *testing.T) {
-	n := openNode(t, nodeOptions(fsx.NewMem()))
-	defer n.Close() //nolint:errcheck // checked elsewhere
-	must(t, n.Meta().CreateTopic(t.Context(), TopicSpec{Name: "a"}))
-	id := partition(t, n, "a", 0)
-	produce(t.Context(), n, id, "1", "2", "3")
-	task := log.TaskID{1}
-	u := new(log.Unit)
-	u.TaskOpen(task)
-	r := n.Data().Do(t.Context(), u)
-	must(t, r.Err)
-	step := new(log.Unit)
-	step.Progress(log.Progress{Task: task, Epoch: r.Index, Step: 1, From: []log.Cut{{Partition: id}}, To: []log.Cut{{Partition: id, Offset: 2}}})
-	must(t, n.Data().Do(t.Context(), step).Err)
-	if got := n.needed(); got[id] != 2 {
-		t.Errorf("needed %v", got)
-	}
-}
-
 // Ten thousand topics take seconds to create and are there at once at the next start.
 func TestTenThousandTopics(t *testing.T) {
 	if testing.Short() {

@@ -109,6 +109,7 @@ func (n *Node) placeAll(work []placement) (retry []placement) {
 	wg.Wait()
 	if len(opened) > 0 {
 		n.machine.opened(opened)
+		n.retainSoon()
 	}
 	if len(dropped) > 0 {
 		n.purge(dropped)
@@ -161,88 +162,3 @@ func (n *Node) purge(ids []log.TopicID) {
 		ids = ids[k:]
 	}
 }
-
-// retention proposes the log starts that the store's retention asks for.
-func (n *Node) retention() {
-	tick := time.NewTicker(n.o.RetentionEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if _, ok := n.data.Leader(); !ok {
-			continue
-		}
-		for from := 0; ; {
-			if from = n.proposeLogStarts(from); from == 0 || n.ctx.Err() != nil {
-				break
-			}
-		}
-	}
-}
-
-// maxLogStarts bounds the log starts in one unit: 64 KiB.
-const maxLogStarts = 1500
-
-// proposeLogStarts proposes what the store would let go of from a place on, except for what is still needed: records
-// that a task has yet to read, and those above the floor that the runtime names. It waits for the answer and returns
-// where to go on, 0 at the end.
-func (n *Node) proposeLogStarts(from int) (next int) {
-	candidates, next, err := n.store.NextRetention(n.o.Now().UnixMilli(), from, maxLogStarts)
-	if err != nil {
-		n.o.Logger.Warn("retention", "error", err)
-		return 0
-	}
-	if len(candidates) == 0 {
-		return next
-	}
-	needed := n.needed()
-	u := new(log.Unit)
-	for _, c := range candidates {
-		if floor, ok := needed[c.Partition]; ok {
-			c.Offset = min(c.Offset, floor)
-		}
-		if floor := n.floor.Load(); floor != nil {
-			c.Offset = min(c.Offset, (*floor)(c.Partition))
-		}
-		if p, ok := n.store.Partition(c.Partition); !ok || c.Offset <= p.LogStart() {
-			continue
-		}
-		u.LogStart(c.Partition, c.Offset)
-	}
-	if u.Empty() {
-		return next
-	}
-	ctx, cancel := context.WithTimeout(n.ctx, 10*time.Second)
-	defer cancel()
-	if r := n.data.Do(ctx, u); r.Err != nil {
-		if n.ctx.Err() == nil {
-			n.o.Logger.Debug("log starts", "error", r.Err)
-		}
-		return 0 // the rest comes next time
-	}
-	return next
-}
-
-// needed returns, per input partition of the shard's tasks, the lowest offset that one has yet to read.
-func (n *Node) needed() map[log.PartitionID]int64 {
-	out := make(map[log.PartitionID]int64)
-	for _, id := range n.store.Tasks() {
-		t, ok := n.store.Task(id)
-		if !ok {
-			continue
-		}
-		for _, c := range t.Progress.To {
-			if at, ok := out[c.Partition]; !ok || c.Offset < at {
-				out[c.Partition] = c.Offset
-			}
-		}
-	}
-	return out
-}
-
-// SetRetentionFloor makes retention keep, in every partition, the records from floor's answer on, whatever the
-// topic's settings say; a large answer keeps nothing. It is asked by the node's own goroutine and must not block.
-func (n *Node) SetRetentionFloor(floor func(log.PartitionID) int64) { n.floor.Store(&floor) }
