@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -400,20 +402,14 @@ func (e *Engine) ensureTopics(ctx context.Context, p *plan.Module, row *replicat
 			if n == 0 {
 				n = e.opts.DefaultPartitions
 			}
-			if err := e.createTopic(ctx, replication.TopicSpec{Name: t.Name, Partitions: int32(n), Settings: settingsOf(t, 1<<20), Schema: schema}); err != nil {
+			if err := e.createTopic(ctx, topicSpec(t, int32(n), schema)); err != nil {
 				return err
 			}
 		case !bytes.Equal(have.Schema, schema):
-			raw := json.RawMessage(schema)
-			patch := replication.TopicPatch{Schema: &raw}
-			set := have.Settings
-			if t.Declared && len(have.Schema) > 0 || t.Retain > 0 {
-				set.RetentionMs = settingsOf(t, 0).RetentionMs
-			}
-			if set != have.Settings {
-				patch.Settings = &set
-			}
-			if err := meta.SetTopic(ctx, t.Name, patch); err != nil {
+			err := meta.AlterTopic(ctx, t.Name, func(have *replication.Topic) (replication.TopicPatch, error) {
+				return declare(t, schema, have), nil
+			})
+			if err != nil {
 				return fmt.Errorf("runtime: set the schema of %s: %w", t.Name, err)
 			}
 		}
@@ -463,7 +459,11 @@ func (e *Engine) ensureDerived(ctx context.Context, module string, t *plan.Topic
 	if err != nil {
 		return fmt.Errorf("runtime: schema of %s: %w", t.Name, err)
 	}
-	return e.createTopic(ctx, replication.TopicSpec{Name: t.Name, Partitions: partitions, Settings: settingsOf(t, 0), Schema: schema, Owner: owner})
+	spec := topicSpec(t, partitions, schema)
+	// What pipelines write may be longer than what clients may: a record on its way to a side topic gains headers.
+	spec.Owner, spec.Settings.MaxBatchBytes = owner, log.MaxBatchBytes
+	spec.Configs["max.message.bytes"] = strconv.Itoa(log.MaxBatchBytes)
+	return e.createTopic(ctx, spec)
 }
 
 func (e *Engine) createTopic(ctx context.Context, s replication.TopicSpec) error {
@@ -473,14 +473,44 @@ func (e *Engine) createTopic(ctx context.Context, s replication.TopicSpec) error
 	return nil
 }
 
-// settingsOf are the settings of a new topic. maxBatch 0 is the log's own limit: what pipelines write
-// may be longer than what clients may, since a record on its way to a side topic gains headers.
-func settingsOf(t *plan.Topic, maxBatch int32) *log.PartitionSettings {
-	s := &log.PartitionSettings{RetentionMs: -1, RetentionBytes: -1, MaxBatchBytes: maxBatch}
-	if t.Retain > 0 {
-		s.RetentionMs = t.Retain.Milliseconds()
-	}
+// topicSpec is a topic to create as it is declared. Configs has by their names what Settings has by their meaning, so that
+// users see and change the same settings.
+func topicSpec(t *plan.Topic, partitions int32, schema []byte) replication.TopicSpec {
+	set := replication.DefaultSettings()
+	s := replication.TopicSpec{Name: t.Name, Partitions: partitions, Settings: &set, Configs: map[string]string{}, Schema: schema}
+	retain(t, s.Settings, s.Configs)
 	return s
+}
+
+const retentionMs = "retention.ms"
+
+// retain puts the declared retention into settings.
+func retain(t *plan.Topic, set *log.PartitionSettings, configs map[string]string) {
+	delete(configs, retentionMs)
+	set.RetentionMs = -1
+	if t.Retain <= 0 {
+		return
+	}
+	ms := t.Retain.Milliseconds()
+	configs[retentionMs] = strconv.FormatInt(ms, 10)
+	if configs["cleanup.policy"] != "compact" { // which deletes nothing by time
+		set.RetentionMs = ms
+	}
+}
+
+// declare is the change that a new declaration makes to a topic. What it does not speak of stays as it was set.
+func declare(t *plan.Topic, schema []byte, have *replication.Topic) replication.TopicPatch {
+	raw := json.RawMessage(schema)
+	patch := replication.TopicPatch{Schema: &raw}
+	if t.Declared && len(have.Schema) > 0 || t.Retain > 0 {
+		set, configs := have.Settings, maps.Clone(have.Configs)
+		if configs == nil {
+			configs = map[string]string{}
+		}
+		retain(t, &set, configs)
+		patch.Settings, patch.Configs = &set, configs
+	}
+	return patch
 }
 
 // Stop ends the pipelines of a module, or one pipeline "module/topic". Progress and state stay, and the

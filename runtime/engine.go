@@ -88,6 +88,7 @@ func New(node *replication.Node, opts Options) *Engine {
 // Start brings every module of the catalogue to its declared state. A module that cannot run is listed
 // with its reason and keeps the others from nothing.
 func (e *Engine) Start(ctx context.Context) error {
+	e.node.SetRetentionFloor(e.notBegun)
 	if err := e.lock(ctx); err != nil {
 		return err
 	}
@@ -98,6 +99,34 @@ func (e *Engine) Start(ctx context.Context) error {
 		}
 	}
 	return e.sweep(ctx)
+}
+
+// notBegun are the source partitions of the pipelines that have not made a step, with offset 0: they need all there is.
+// Retention knows by itself what the others have yet to read.
+func (e *Engine) notBegun() map[log.PartitionID]int64 {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	out := map[log.PartitionID]int64{}
+	for _, m := range e.mu.modules {
+		if m.plan == nil {
+			continue
+		}
+		for _, pl := range m.plan.Pipelines {
+			pr := pipelineRow(&m.row, pl.Name)
+			if pr == nil {
+				continue
+			}
+			if st, ok := e.node.Store().Task(pr.Task); ok && st.Step > 0 {
+				continue
+			}
+			if t, ok := e.node.Meta().Catalog().Topic(pl.Source.Name); ok {
+				for i := range t.Partitions {
+					out[log.PartitionID{Topic: t.ID, Index: i}] = 0
+				}
+			}
+		}
+	}
+	return out
 }
 
 // lock waits until no other change of modules is under way. Errors: ErrClosed, or that of ctx.

@@ -61,7 +61,19 @@ type inputs struct {
 	batchRows int // rows of one columnar batch, at most
 }
 
-func newInputs(t *plan.Topic, needed []bool, parts []*log.Partition, from []int64, batchRows int, alloc memory.Allocator) (*inputs, error) {
+// A lostError says that records were deleted before they were read.
+type lostError struct {
+	partition int32
+	from, to  int64 // offsets from to to-1 are gone
+}
+
+func (e *lostError) Error() string {
+	return fmt.Sprintf("offsets %d to %d of partition %d were deleted before they were read", e.from, e.to-1, e.partition)
+}
+
+// newInputs begins to read parts at from. With pass, what is gone there is passed over and counted; what goes later is a
+// *lostError.
+func newInputs(t *plan.Topic, needed []bool, parts []*log.Partition, from []int64, pass bool, batchRows int, alloc memory.Allocator) (*inputs, error) {
 	in := &inputs{batchRows: batchRows}
 	for i, p := range parts {
 		d, err := codec.NewDecoder(t, needed, alloc)
@@ -69,7 +81,11 @@ func newInputs(t *plan.Topic, needed []bool, parts []*log.Partition, from []int6
 			return nil, fmt.Errorf("runtime: decoder of %s: %w", t.Name, err)
 		}
 		d.SetPartition(int32(i))
-		in.parts = append(in.parts, &input{index: i, part: p, decoder: d, read: from[i]})
+		x := &input{index: i, part: p, decoder: d, read: from[i]}
+		if pass {
+			x.passOver()
+		}
+		in.parts = append(in.parts, x)
 	}
 	return in, nil
 }
@@ -119,23 +135,26 @@ func (in *inputs) fill(budget, workers int) (bool, error) {
 	return true, errors.Join(errs...)
 }
 
-// fill decodes the next batches of one partition into pending. What retention took away before it was
-// read is passed over and counted.
+// passOver goes on at the log start if it has passed the place to read at.
+func (p *input) passOver() {
+	start := p.part.LogStart()
+	if start <= p.read {
+		return
+	}
+	p.skipped += start - p.read
+	p.read = start
+	if p.part.LogEnd() <= start { // nothing is left to carry the news
+		p.pending = append(p.pending, item{next: start, skipped: p.skipped, appended: operators.MinEventTime})
+		p.skipped = 0
+	}
+}
+
+// fill decodes the next batches of one partition into pending. *lostError: they are gone.
 func (p *input) fill(budget, batchRows int) error {
 	var err error
-	for range 3 {
-		p.batches, err = p.part.Read(p.read, budget, p.batches[:0])
-		start := p.part.LogStart()
-		if !errors.Is(err, log.ErrOffsetRange) || start <= p.read {
-			break
-		}
-		p.skipped += start - p.read
-		p.read = start
-		if p.part.LogEnd() <= start { // nothing is left to carry the news
-			p.pending = append(p.pending, item{next: start, skipped: p.skipped, appended: operators.MinEventTime})
-			p.skipped = 0
-			return nil
-		}
+	p.batches, err = p.part.Read(p.read, budget, p.batches[:0])
+	if start := p.part.LogStart(); errors.Is(err, log.ErrOffsetRange) && start > p.read {
+		return &lostError{p.part.ID().Index, p.read, start}
 	}
 	if err != nil {
 		return fmt.Errorf("runtime: read partition %d at offset %d: %w", p.index, p.read, err)

@@ -28,7 +28,7 @@ const (
 	StateStarting TaskState = "starting"
 	StateRunning  TaskState = "running"
 	StateStopped  TaskState = "stopped"
-	StatePaused   TaskState = "paused" // too many rows fail
+	StatePaused   TaskState = "paused" // too many rows fail, or records are gone that it had yet to read
 	StateFailed   TaskState = "failed" // it cannot go on; the reason says why
 )
 
@@ -47,6 +47,8 @@ type task struct {
 	done   chan struct{}
 	status atomic.Pointer[taskStatus]
 	resume chan struct{}
+	// passLost: who resumed the task knows that records are gone; the next life goes on behind them.
+	passLost bool
 	// What a row taken, a row that a window gave away and a state row cost in bytes, as the last life has
 	// learned it.
 	rowCost, emitBytes, changeBytes float64
@@ -104,6 +106,8 @@ func (t *task) run(ctx context.Context) {
 			t.setState(StatePaused, err.Error())
 			select {
 			case <-t.resume:
+				var lost *lostError
+				t.passLost = errors.As(err, &lost)
 			case <-ctx.Done():
 			}
 			continue
@@ -253,11 +257,12 @@ func (l *life) open(ctx context.Context) error {
 	if c.w == operators.MaxEventTime {
 		c.advance(l.outputBytes) // everything has left: this only closes what is over for later rows
 	}
-	l.inputs, err = newInputs(l.pl.Source, l.pl.Needed, l.parts, from, l.batchRows, l.opts.Allocator)
+	l.inputs, err = newInputs(l.pl.Source, l.pl.Needed, l.parts, from, l.passLost, l.batchRows, l.opts.Allocator)
 	if err != nil {
 		c.close()
 		return err
 	}
+	l.passLost = false
 	l.publish(l.picture())
 	return nil
 }
@@ -345,7 +350,7 @@ func (l *life) loop(ctx context.Context, idler *idler) error {
 		}
 		pending, err := l.inputs.fill(l.stepBytes, l.opts.Workers)
 		if err != nil {
-			return err
+			return l.notFilled(err)
 		}
 		if err := idler.markSources(ctx); err != nil {
 			return err
@@ -366,6 +371,20 @@ func (l *life) loop(ctx context.Context, idler *idler) error {
 			return err
 		}
 	}
+}
+
+// notFilled is what follows when the inputs cannot be read. Where records are gone the pipeline pauses: whoever lets it go
+// on knows that its output lacks them. Before the first step there is nothing to lack: the beginning is where the log starts.
+func (l *life) notFilled(err error) error {
+	var lost *lostError
+	if !errors.As(err, &lost) {
+		return err
+	}
+	if l.step == 0 {
+		return fmt.Errorf("%w: %w", errRebuild, lost)
+	}
+	return fmt.Errorf("%w: %s: %s: %w, by retention or by a request to delete records; resume the pipeline to go on after them, or delete it and apply its module to compute it from what is left",
+		errPaused, l.pl.Name, l.pl.Source.Name, lost)
 }
 
 // collect takes the answers of earlier steps. With block it waits for one.
