@@ -73,6 +73,10 @@ var (
 	descStoreCache    = desc("store_tail_cache_bytes", "Bytes in the tail cache.")
 	descStoreCorrupt  = desc("store_corrupt_total", "Wrong bytes found on disk.")
 
+	descRetained = desc("retention_log_starts_raised_total", "Log starts that retention raised.")
+	descHeld     = desc("retention_held_records", "Offsets that retention would have dropped in its last pass and consumers need.")
+	descCut      = desc("retention_cut_records_total", "Offsets that a cap of retention took although a pipeline had yet to read them.")
+
 	descPipeRunning = desc("pipeline_running", "1 when the pipeline runs.", "pipeline")
 	descPipeRows    = desc("pipeline_rows_total", "Rows of a pipeline, by what became of them.", "pipeline", "kind")
 	descPipeLag     = desc("pipeline_lag_records", "Source records that are not part of a step yet.", "pipeline")
@@ -189,6 +193,10 @@ func (c collector) shards(gauge, count emit) {
 	count(descStoreReads, float64(m.LogReads), "log")
 	gauge(descStoreCache, float64(m.CacheBytes))
 	count(descStoreCorrupt, float64(m.Corrupt))
+	r := c.s.node.Retention()
+	count(descRetained, float64(r.Raised))
+	gauge(descHeld, float64(r.HeldRecords))
+	count(descCut, float64(r.CutRecords))
 }
 
 func (c collector) pipelines(gauge, count emit) {

@@ -37,8 +37,11 @@ type Options struct {
 	// Insecure allows addresses beyond this machine, and any Host in HTTP requests.
 	Insecure bool
 
-	AutoCreateTopics  bool          // by a client's metadata request, if the client allows it
-	DefaultPartitions int32         // of topics that do not say; default 1
+	AutoCreateTopics  bool  // by a client's metadata request, if the client allows it
+	DefaultPartitions int32 // of topics that do not say; default 1
+	// OffsetsRetention is how long a consumer group's offsets stay after its last member has left and its last commit; 0:
+	// DefaultOffsetsRetention, negative: for ever.
+	OffsetsRetention  time.Duration
 	GroupInitialDelay time.Duration // how long an empty group's first rebalance waits for more members; default 0
 
 	// Node holds further options of the log; Dir, FS, Logger and Now are set by Start.
@@ -92,6 +95,9 @@ func Start(o Options) (*Server, error) {
 	}
 	if o.HTTPAddr == "" {
 		o.HTTPAddr = "127.0.0.1:8090"
+	}
+	if o.OffsetsRetention == 0 {
+		o.OffsetsRetention = DefaultOffsetsRetention
 	}
 	s := &Server{opts: o, log: o.Logger, failed: make(chan error, 2)}
 	if err := s.open(); err != nil {
@@ -150,7 +156,9 @@ func (s *Server) open() error {
 	}
 	s.broker = broker.New(broker.Options{
 		Node: s.node, Pipelines: pipelines, DefaultPartitions: o.DefaultPartitions, Logger: o.Logger, Now: o.Now,
+		OffsetsRetention: o.OffsetsRetention,
 	})
+	s.node.SetGroupSource(s.broker.RecordsOf)
 	g := o.Group
 	if g.InitialDelay == 0 {
 		g.InitialDelay = o.GroupInitialDelay
@@ -169,6 +177,7 @@ func (s *Server) serve(pipelines broker.Pipelines) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stopKafka = cancel
+	s.wg.Go(func() { s.expireGroups(ctx) })
 	s.wg.Go(func() {
 		if err := s.kafka.Serve(ctx, s.kafkaLn); err != nil {
 			s.fail(fmt.Errorf("server: kafka: %w", err))

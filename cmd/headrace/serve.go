@@ -78,6 +78,7 @@ try
 	cmd.Flags().BoolVar(&o.AutoCreateTopics, "auto-create-topics", false, "create topics that clients ask for")
 	cmd.Flags().Int32Var(&o.DefaultPartitions, "default-partitions", 1, "partitions of topics that do not say")
 	cmd.Flags().BoolVar(&o.Node.Data.WALDirect, "wal-direct", false, "write the log past the page cache (O_DIRECT and O_DSYNC)")
+	cmd.Flags().DurationVar(&o.OffsetsRetention, "offsets-retention", server.DefaultOffsetsRetention, "how long a consumer group's offsets stay after its last member has left and its last commit; negative: for ever")
 	cmd.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	cmd.Flags().StringVar(&format, "log-format", "text", "text or json")
 	cmd.Flags().StringVar(&pprofAt, "pprof", "", "address of Go's profiler, a loopback one; default none")

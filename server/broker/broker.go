@@ -65,8 +65,10 @@ type Options struct {
 	// FetchBytes is how much one fetch answers at most; default 16 MiB. FetchMemory is when fetches become
 	// small because too many answers are being sent; default 256 MiB.
 	FetchBytes, FetchMemory int
-	Logger                  *slog.Logger
-	Now                     func() time.Time
+	// OffsetsRetention is shown as a setting of the node.
+	OffsetsRetention time.Duration
+	Logger           *slog.Logger
+	Now              func() time.Time
 }
 
 // A Broker serves one node.

@@ -196,6 +196,23 @@ func (b *Broker) CommitOffsets(ctx context.Context, group string, commits []Offs
 	return errs
 }
 
+// RecordsOf is the topic that holds the records of one that groups commit offsets for: of a view its source, of a stored
+// topic itself.
+func (b *Broker) RecordsOf(id log.TopicID) log.TopicID {
+	c := b.meta.Catalog()
+	if _, ok := c.TopicByID(id); ok || b.opts.Pipelines == nil {
+		return id
+	}
+	for _, v := range b.opts.Pipelines.Views() {
+		if viewID(v.Name()) == id {
+			if t, ok := c.Topic(v.Source()); ok {
+				return t.ID
+			}
+		}
+	}
+	return id
+}
+
 // FetchOffsets returns what a group has committed, by topic and partition. Topics that are gone are left
 // out.
 func (b *Broker) FetchOffsets(group string) (map[string]map[int32]log.GroupOffset, error) {

@@ -460,6 +460,17 @@ func (c *Coordinator) Describe(group string) (d Description, ok bool) {
 	return d, true
 }
 
+// HasMembers says whether a group has members, or somebody who is about to be one.
+func (c *Coordinator) HasMembers(group string) bool {
+	s, _ := c.find(group, false)
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.core.members)+len(s.mu.core.pending) > 0
+}
+
 // List returns the names of the groups in memory, sorted.
 func (c *Coordinator) List() []string {
 	c.mu.Lock()
