@@ -7,15 +7,18 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/headrace/headrace/log"
+	"github.com/headrace/headrace/replication"
 )
 
 // A ConfigEntry is one setting as shown to a user.
 type ConfigEntry struct {
 	Name     string `json:"name"`
 	Value    string `json:"value"`
-	Type     string `json:"type"` // string, int, long, double, boolean, list
+	Fallback string `json:"default_value"` // what it is when nobody sets it
+	Type     string `json:"type"`          // string, int, long, double, boolean, list
 	Default  bool   `json:"default"`
 	Source   string `json:"source"` // default, topic, node
 	ReadOnly bool   `json:"read_only"`
@@ -43,7 +46,7 @@ var topicConfigs = map[string]topicConfig{
 	"cleanup.policy":                          {typ: "list", def: "delete", oneOf: []string{"delete", "compact"}, honoured: true, doc: "delete drops old records by time and size; compact keeps the latest record of each key."},
 	"retention.ms":                            {typ: "long", def: "-1", min: -1, max: maxLong, honoured: true, doc: "Records are kept at least this long after their append; -1 is for ever."},
 	"retention.bytes":                         {typ: "long", def: "-1", min: -1, max: maxLong, honoured: true, doc: "At least this many of a partition's last bytes are kept; -1 is no limit by size."},
-	"max.message.bytes":                       {typ: "int", def: "1048588", min: 1024, max: log.MaxBatchBytes, honoured: true, doc: "The largest accepted record batch."},
+	"max.message.bytes":                       {typ: "int", def: strconv.Itoa(replication.DefaultMaxBatchBytes), min: 1024, max: log.MaxBatchBytes, honoured: true, doc: "The largest accepted record batch."},
 	"message.timestamp.type":                  {typ: "string", def: "CreateTime", oneOf: []string{"CreateTime", "LogAppendTime"}, honoured: true, doc: "Whether a record's timestamp is the producer's or the time of its append."},
 	"compression.type":                        {typ: "string", def: "producer", oneOf: []string{"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"}, doc: "Batches are kept as the producer sent them."},
 	"compression.gzip.level":                  {typ: "int", def: "-1", min: -1, max: 9},
@@ -55,6 +58,9 @@ var topicConfigs = map[string]topicConfig{
 	"flush.messages":                          {typ: "long", def: "9223372036854775807", min: 1, max: maxLong, doc: "Every acknowledged record is synced whatever this says."},
 	"flush.ms":                                {typ: "long", def: "9223372036854775807", min: 0, max: maxLong, doc: "Every acknowledged record is synced whatever this says."},
 	"follower.replication.throttled.replicas": {typ: "list", def: ""},
+	"headrace.retention.consumers":            {typ: "list", def: "pipelines", oneOf: []string{"pipelines", "groups", "none"}, honoured: true, doc: "Whose unread records are kept, whatever retention.ms and retention.bytes say: pipelines, groups (what they have committed), both, or none."},
+	"headrace.retention.max.bytes":            {typ: "long", def: "-1", min: -1, max: maxLong, honoured: true, doc: "Consumers hold back no more than about this many of a partition's last bytes; -1 is no cap."},
+	"headrace.retention.max.ms":               {typ: "long", def: "-1", min: -1, max: maxLong, honoured: true, doc: "Consumers hold back nothing that was appended longer ago; -1 is no cap."},
 	"index.interval.bytes":                    {typ: "int", def: "4096", min: 0, max: maxInt},
 	"leader.replication.throttled.replicas":   {typ: "list", def: ""},
 	"local.retention.bytes":                   {typ: "long", def: "-2", min: -2, max: maxLong},
@@ -127,6 +133,21 @@ func ParseConfigs(configs map[string]string) (log.PartitionSettings, error) {
 		f, _ := strconv.ParseFloat(v, 64)
 		s.MinDirtyPPM = cmp.Or(int32(math.Round(f*1e6)), -1)
 	}
+	// A cap of 0 is the smallest that there is: 0 stands for none in the log.
+	capped := func(name string) int64 {
+		switch n := num(name); {
+		case n < 0:
+			return 0
+		default:
+			return max(1, n)
+		}
+	}
+	s.MaxRetentionMs, s.MaxRetentionBytes = capped("headrace.retention.max.ms"), capped("headrace.retention.max.bytes")
+	keep := splitList(get("headrace.retention.consumers"))
+	if slices.Contains(keep, "none") && len(keep) > 1 {
+		return s, Errorf(InvalidConfig, "headrace.retention.consumers=%q: none stands alone", clip(get("headrace.retention.consumers")))
+	}
+	s.KeepForGroups, s.IgnorePipelines = slices.Contains(keep, "groups"), !slices.Contains(keep, "pipelines")
 	deletes := false
 	for _, p := range splitList(get("cleanup.policy")) {
 		s.Compact = s.Compact || p == "compact"
@@ -183,7 +204,8 @@ func (c topicConfig) check(name, value string) error {
 func DescribeConfigs(t *Topic) []ConfigEntry {
 	out := make([]ConfigEntry, 0, len(topicConfigs))
 	for name, c := range topicConfigs {
-		e := ConfigEntry{Name: name, Value: c.def, Type: c.typ, Default: true, Source: "default", Honoured: c.honoured, Doc: c.doc, ReadOnly: t.Kind == View}
+		e := ConfigEntry{Name: name, Value: c.def, Fallback: c.def, Type: c.typ, Default: true, Source: "default", Honoured: c.honoured, Doc: c.doc}
+		e.ReadOnly = t.Kind == View || t.Kind == Derived && slices.Contains(fixedOfDerived, name)
 		if v, ok := t.Configs[name]; ok {
 			e.Value, e.Default, e.Source = v, false, "topic"
 		}
@@ -209,10 +231,18 @@ func (b *Broker) NodeConfigs(autoCreate bool) []ConfigEntry {
 		{Name: "message.max.bytes", Value: topicConfigs["max.message.bytes"].def, Type: "int", Honoured: true, Doc: "The default of max.message.bytes."},
 		{Name: "min.insync.replicas", Value: "1", Type: "int", Honoured: true, Doc: "A majority of a shard's voters is always needed."},
 		{Name: "num.partitions", Value: strconv.Itoa(int(b.opts.DefaultPartitions)), Type: "int", Honoured: true, Doc: "Partitions of a new topic that does not say."},
+		{Name: "offsets.retention.minutes", Value: retentionMinutes(b.opts.OffsetsRetention), Type: "int", Honoured: true, Doc: "How long a consumer group's offsets stay after its last member has left and its last commit; -1 is for ever."},
 		{Name: "unclean.leader.election.enable", Value: "false", Type: "boolean", Honoured: true, Doc: "Never: an acknowledged record is not lost."},
 	}
 	for i := range out {
-		out[i].ReadOnly, out[i].Default, out[i].Source = true, true, "node"
+		out[i].ReadOnly, out[i].Default, out[i].Source, out[i].Fallback = true, true, "node", out[i].Value
 	}
 	return out
+}
+
+func retentionMinutes(d time.Duration) string {
+	if d < 0 {
+		return "-1"
+	}
+	return strconv.FormatInt(int64((d+time.Minute-1)/time.Minute), 10)
 }

@@ -40,6 +40,7 @@ const (
 	NoNewPartitions    Code = 1040
 	NotEmpty           Code = 1041
 	UnknownGroup       Code = 1042
+	SettingFixed       Code = 1043
 	BadRequest         Code = 1060
 	BodyTooLarge       Code = 1061
 	NoSuchResource     Code = 1062
@@ -92,6 +93,7 @@ var codes = map[Code]CodeInfo{
 	NoNewPartitions:    {Status: 400, Title: "partitions cannot be added", Why: "A key's records must stay in one partition for windows and order to hold.", Fix: "Create a topic with more partitions and copy the records."},
 	NotEmpty:           {Status: 409, Title: "group is not empty", Why: "It has members.", Fix: "Stop its consumers first."},
 	UnknownGroup:       {Status: 404, Title: "group does not exist", Why: "It has neither members nor offsets.", Fix: "List groups."},
+	SettingFixed:       {Status: 403, Title: "setting cannot be changed", Why: "It is given when the node starts, or by the pipeline that writes the topic.", Fix: "Start the node with another value, or change the module."},
 	BadRequest:         {Status: 400, Title: "request is not valid", Why: "A parameter or the body cannot be read.", Fix: "See the message."},
 	BodyTooLarge:       {Status: 413, Title: "request body is too large", Why: "The body exceeds the limit of this resource.", Fix: "Send less."},
 	NoSuchResource:     {Status: 404, Title: "no such resource", Why: "The path names nothing of this API.", Fix: "See the list at /api/v1."},

@@ -50,8 +50,11 @@ var apis = makeAPIs([]api{
 	{key: 22, min: 0, max: 4},
 	{key: 23, min: 0, max: 4},
 	{key: 32, min: 0, max: 4},
+	{key: 33, min: 0, max: 2},
+	{key: 35, min: 0, max: 4},
 	{key: 37, min: 0, max: 3},
 	{key: 42, min: 0, max: 2},
+	{key: 44, min: 0, max: 1},
 	{key: 47, min: 0, max: 0},
 	{key: 60, min: 0, max: 1},
 })
@@ -126,10 +129,16 @@ func dispatch(ctx context.Context, c *conn, req kmsg.Request, clientID string) k
 		h = offsetForLeaderEpoch
 	case 32:
 		h = describeConfigs
+	case 33:
+		h = alterConfigs
+	case 35:
+		h = describeLogDirs
 	case 37:
 		h = createPartitions
 	case 42:
 		h = deleteGroups
+	case 44:
+		h = incrementalAlterConfigs
 	case 47:
 		h = offsetDelete
 	case 60:

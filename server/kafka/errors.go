@@ -43,6 +43,7 @@ var wireCodes = map[broker.Code]*kerr.Error{
 	broker.NoRoom:             kerr.KafkaStorageError,
 	broker.Timeout:            kerr.RequestTimedOut,
 	broker.NoNewPartitions:    kerr.PolicyViolation,
+	broker.SettingFixed:       kerr.InvalidConfig,
 	broker.NotEmpty:           kerr.NonEmptyGroup,
 	broker.UnknownGroup:       kerr.GroupIDNotFound,
 	broker.BadRequest:         kerr.InvalidRequest,

@@ -2,8 +2,6 @@ package kafka
 
 import (
 	"context"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -126,7 +124,9 @@ func createTopics(ctx context.Context, c *conn, r kmsg.Request, _ string) kmsg.R
 		t.Topic, t.ErrorCode, t.ErrorMessage = req.Topics[i].Topic, errorCode(created[i].Err), errorMessage(created[i].Err)
 		if created[i].Err == nil {
 			t.TopicID, t.NumPartitions, t.ReplicationFactor = created[i].Topic.ID, created[i].Topic.Partitions, 1
-			for _, e := range broker.DescribeConfigs(created[i].Topic) {
+			entries := broker.DescribeConfigs(created[i].Topic)
+			for i := range entries {
+				e := &entries[i]
 				cfg := kmsg.NewCreateTopicsResponseTopicConfig()
 				cfg.Name, cfg.Value, cfg.ReadOnly, cfg.Source = e.Name, &e.Value, e.ReadOnly, int8(configSource(e))
 				t.Configs = append(t.Configs, cfg)
@@ -240,82 +240,4 @@ func describeCluster(_ context.Context, c *conn, r kmsg.Request, _ string) kmsg.
 	b.NodeID, b.Host, b.Port = s.broker.NodeID(), host, port
 	resp.Brokers = append(resp.Brokers, b)
 	return resp
-}
-
-func configSource(e broker.ConfigEntry) kmsg.ConfigSource {
-	if e.Default {
-		return kmsg.ConfigSourceDefaultConfig
-	}
-	return kmsg.ConfigSourceDynamicTopicConfig
-}
-
-func describeConfigs(_ context.Context, c *conn, r kmsg.Request, _ string) kmsg.Response {
-	req := r.(*kmsg.DescribeConfigsRequest)
-	resp := req.ResponseKind().(*kmsg.DescribeConfigsResponse)
-	for i := range req.Resources {
-		rs := &req.Resources[i]
-		out := kmsg.NewDescribeConfigsResponseResource()
-		out.ResourceType, out.ResourceName = rs.ResourceType, rs.ResourceName
-		entries, source, err := c.srv.configsOf(rs)
-		if err != nil {
-			out.ErrorCode, out.ErrorMessage = errorCode(err), errorMessage(err)
-		}
-		for _, e := range entries {
-			if rs.ConfigNames != nil && !slices.Contains(rs.ConfigNames, e.Name) {
-				continue
-			}
-			cfg := kmsg.NewDescribeConfigsResponseResourceConfig()
-			cfg.Name, cfg.Value, cfg.ReadOnly, cfg.IsDefault = e.Name, &e.Value, e.ReadOnly, e.Default
-			cfg.Source = source
-			if e.Default {
-				cfg.Source = kmsg.ConfigSourceDefaultConfig
-			}
-			cfg.ConfigType = configType(e)
-			if req.IncludeSynonyms {
-				syn := kmsg.NewDescribeConfigsResponseResourceConfigConfigSynonym()
-				syn.Name, syn.Value, syn.Source = e.Name, &e.Value, cfg.Source
-				cfg.ConfigSynonyms = append(cfg.ConfigSynonyms, syn)
-			}
-			if req.IncludeDocumentation {
-				cfg.Documentation = &e.Doc
-			}
-			out.Configs = append(out.Configs, cfg)
-		}
-		resp.Resources = append(resp.Resources, out)
-	}
-	return resp
-}
-
-// configsOf lists the settings of one resource.
-func (s *Server) configsOf(rs *kmsg.DescribeConfigsRequestResource) ([]broker.ConfigEntry, kmsg.ConfigSource, error) {
-	switch rs.ResourceType {
-	case kmsg.ConfigResourceTypeTopic:
-		t, ok := s.broker.Topic(rs.ResourceName)
-		if !ok {
-			return nil, 0, broker.Errorf(broker.UnknownTopic, "topic %q does not exist", printable(rs.ResourceName))
-		}
-		return broker.DescribeConfigs(t), kmsg.ConfigSourceDynamicTopicConfig, nil
-	case kmsg.ConfigResourceTypeBroker:
-		if rs.ResourceName != "" && rs.ResourceName != strconv.Itoa(int(s.broker.NodeID())) {
-			return nil, 0, broker.Errorf(broker.BadRequest, "there is no node %q", printable(rs.ResourceName))
-		}
-		return s.broker.NodeConfigs(s.opts.AutoCreate), kmsg.ConfigSourceStaticBrokerConfig, nil
-	}
-	return nil, 0, broker.Errorf(broker.BadRequest, "resource type %v has no settings here", rs.ResourceType)
-}
-
-func configType(e broker.ConfigEntry) kmsg.ConfigType {
-	switch e.Type {
-	case "int":
-		return kmsg.ConfigTypeInt
-	case "long":
-		return kmsg.ConfigTypeLong
-	case "double":
-		return kmsg.ConfigTypeDouble
-	case "boolean":
-		return kmsg.ConfigTypeBoolean
-	case "list":
-		return kmsg.ConfigTypeList
-	}
-	return kmsg.ConfigTypeString
 }
