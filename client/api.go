@@ -200,9 +200,11 @@ type Topic struct {
 
 // A Config is one setting of a topic.
 type Config struct {
-	Name   string `json:"name"`
-	Value  string `json:"value"`
-	Source string `json:"source,omitempty"`
+	Name         string `json:"name"`
+	Value        string `json:"value"`
+	Source       string `json:"source,omitempty"` // default, topic
+	DefaultValue string `json:"default_value"`
+	Honoured     bool   `json:"honoured"` // false: kept and shown, without effect
 }
 
 // A Range is the offsets that a partition holds: [LogStart, LogEnd).
@@ -210,6 +212,7 @@ type Range struct {
 	Partition int32 `json:"partition"`
 	LogStart  int64 `json:"log_start"`
 	LogEnd    int64 `json:"log_end"`
+	Bytes     int64 `json:"bytes"` // of record batches, about
 }
 
 // A Status is what a server says of itself.
@@ -413,6 +416,44 @@ func (a *API) CreateTopic(ctx context.Context, s TopicSpec) (Topic, error) {
 	}
 	var t Topic
 	return t, a.do(ctx, http.MethodPost, "/api/v1/topics", bytes.NewReader(body), "application/json", &t)
+}
+
+// A TopicChange changes settings of a topic; those in Unset are the default again.
+type TopicChange struct {
+	Set    map[string]string `json:"set,omitempty"`
+	Unset  []string          `json:"unset,omitempty"`
+	DryRun bool              `json:"dry_run,omitempty"`
+}
+
+// A TopicAlteration says what a TopicChange does.
+type TopicAlteration struct {
+	Name    string          `json:"name"`
+	DryRun  bool            `json:"dry_run,omitempty"`
+	Changed []ChangedConfig `json:"changed"`
+	// Deletes is about what retention deletes under the new settings.
+	Deletes struct {
+		Records int64 `json:"records"`
+		Bytes   int64 `json:"bytes"`
+		Held    int64 `json:"held"` // records that would go too if no consumer needed them
+	} `json:"deletes"`
+}
+
+// A ChangedConfig is one setting before and after.
+type ChangedConfig struct {
+	Name    string `json:"name"`
+	Before  string `json:"before"`
+	After   string `json:"after"`
+	Default bool   `json:"default"` // After is the default
+}
+
+// AlterTopic changes settings of a topic and answers when they are in force.
+func (a *API) AlterTopic(ctx context.Context, name string, c TopicChange) (TopicAlteration, error) {
+	body, err := json.Marshal(c)
+	if err != nil {
+		return TopicAlteration{}, fmt.Errorf("client: %w", err)
+	}
+	var out TopicAlteration
+	return out, a.do(ctx, http.MethodPatch, "/api/v1/topics/"+url.PathEscape(name), bytes.NewReader(body), "application/json", &out)
 }
 
 // DeleteTopic deletes a topic with its records.

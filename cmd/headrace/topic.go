@@ -15,10 +15,10 @@ func (a *app) api() *client.API { return client.NewAPI(a.http) }
 
 func (a *app) topicCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "topic", Short: "Create, list, describe and delete topics", Args: cobra.NoArgs,
+		Use: "topic", Short: "Create, list, describe, alter and delete topics", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.topicCreateCmd(), a.topicListCmd(), a.topicDescribeCmd(), a.topicDeleteCmd())
+	cmd.AddCommand(a.topicCreateCmd(), a.topicListCmd(), a.topicDescribeCmd(), a.topicAlterCmd(), a.topicDeleteCmd())
 	return cmd
 }
 
@@ -89,7 +89,9 @@ func (a *app) topicListCmd() *cobra.Command {
 }
 
 // mainSettings are shown of every topic; the others when they were set.
-var mainSettings = []string{"cleanup.policy", "max.message.bytes", "message.timestamp.type", "retention.bytes", "retention.ms"}
+var mainSettings = []string{
+	"cleanup.policy", "headrace.retention.consumers", "max.message.bytes", "message.timestamp.type", "retention.bytes", "retention.ms",
+}
 
 func (a *app) topicDescribeCmd() *cobra.Command {
 	var all bool
@@ -121,19 +123,23 @@ func (a *app) topicDescribeCmd() *cobra.Command {
 			}
 			rows := make([][]any, len(t.Ranges))
 			for i, r := range t.Ranges {
-				rows[i] = []any{r.Partition, r.LogStart, r.LogEnd}
+				rows[i] = []any{r.Partition, r.LogStart, r.LogEnd, size(r.Bytes)}
 			}
 			fmt.Fprintln(a.out)
-			a.table([]column{{name: "partition", right: true}, {name: "log start", right: true}, {name: "log end", right: true}}, rows)
+			a.table([]column{{name: "partition", right: true}, {name: "log start", right: true}, {name: "log end", right: true}, {name: "size", right: true}}, rows)
 			rows = rows[:0]
 			for _, c := range t.Configs {
 				if all || c.Source != "default" || slices.Contains(mainSettings, c.Name) {
-					rows = append(rows, []any{c.Name, c.Value, c.Source})
+					note := ""
+					if !c.Honoured {
+						note = "without effect"
+					}
+					rows = append(rows, []any{c.Name, c.Value, c.Source, c.DefaultValue, note})
 				}
 			}
 			if len(rows) > 0 {
 				fmt.Fprintln(a.out)
-				a.table([]column{{name: "setting"}, {name: "value"}, {name: "from"}}, rows)
+				a.table([]column{{name: "setting"}, {name: "value"}, {name: "from"}, {name: "default"}, {name: "note", optional: true}}, rows)
 			}
 			return nil
 		},

@@ -93,6 +93,7 @@ func Handler(o Options) nethttp.Handler {
 		"GET /api/v1/topics":                         a.listTopics,
 		"POST /api/v1/topics":                        a.createTopic,
 		"GET /api/v1/topics/{name}":                  a.getTopic,
+		"PATCH /api/v1/topics/{name}":                a.alterTopic,
 		"DELETE /api/v1/topics/{name}":               a.deleteTopic,
 		"GET /api/v1/topics/{name}/records":          a.records,
 		"POST /api/v1/topics/{name}/end":             a.endTopic,

@@ -34,6 +34,7 @@ type partitionBody struct {
 	Partition int32 `json:"partition"`
 	LogStart  int64 `json:"log_start"`
 	LogEnd    int64 `json:"log_end"`
+	Bytes     int64 `json:"bytes"` // of record batches, about
 }
 
 func describe(t *broker.Topic) topicBody {
@@ -93,7 +94,8 @@ func (a *api) detail(r *nethttp.Request, t *broker.Topic) topicBody {
 			continue
 		}
 		total += end - start
-		b.Ranges = append(b.Ranges, partitionBody{i, start, end})
+		size, _ := a.Broker.PartitionBytes(t, i) // it was there a moment ago
+		b.Ranges = append(b.Ranges, partitionBody{i, start, end, size})
 	}
 	b.Records = &total
 	return b
