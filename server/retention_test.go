@@ -162,6 +162,13 @@ func TestConsumersHoldRetentionUpToTheCaps(t *testing.T) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("the log starts at %d, not %d", want, part.LogStart()), func() bool { return part.LogStart() == want })
 	}
+	for _, c := range []struct{ topic, name, code string }{
+		{"big", "max.message.bytes", "E1043"}, {"big", "retention.ms", ""}, {"wanted", "retention.ms", "E1009"},
+	} {
+		if _, body := call(t, s, "PATCH", "/api/v1/topics/"+c.topic, `{"set":{"`+c.name+`":"5000000"}}`); c.code == "" && !strings.Contains(body, `"changed":[{`) || c.code != "" && !strings.Contains(body, c.code) {
+			t.Errorf("%s of %s: %s, want %s", c.name, c.topic, body, c.code)
+		}
+	}
 	alter("headrace.retention.consumers", "pipelines,groups")
 	produce(4)
 	var offsets kadm.Offsets

@@ -189,6 +189,10 @@ func TestEveryErrorHasCodeMessageWhyAndFix(t *testing.T) {
 		{"POST", "/api/v1/topics", `{"name":"a","partitions":-3}`, 400, "E1006"},
 		{"POST", "/api/v1/topics", `{"name":"a","configs":{"x":"y"}}`, 400, "E1005"},
 		{"POST", "/api/v1/topics", big, 413, "E1061"},
+		{"PATCH", "/api/v1/topics/nobody", `{"set":{"retention.ms":"1"}}`, 404, "E1001"},
+		{"PATCH", "/api/v1/topics/nobody", `[]`, 400, "E1060"},
+		{"PATCH", "/api/v1/topics/nobody", `{"nonsense":1}`, 400, "E1060"},
+		{"PATCH", "/api/v1/topics/nobody", big, 413, "E1061"},
 		{"GET", "/api/v1/topics?limit=0", "", 400, "E1060"},
 		{"GET", "/api/v1/topics?limit=5000", "", 400, "E1060"},
 		{"PUT", "/api/v1/modules/a%20b", "x", 400, "E1060"},
@@ -351,7 +355,7 @@ func TestTopicsAndRecords(t *testing.T) {
 	}
 
 	one := w.json("GET", "/api/v1/topics/clicks", "", 200)
-	if fmt.Sprint(one["ranges"]) != "[map[log_end:1 log_start:0 partition:0] map[log_end:5 log_start:0 partition:1]]" || fmt.Sprint(one["readers"]) != "[m/hot]" {
+	if fmt.Sprint(one["ranges"]) != "[map[bytes:80 log_end:1 log_start:0 partition:0] map[bytes:397 log_end:5 log_start:0 partition:1]]" || fmt.Sprint(one["readers"]) != "[m/hot]" {
 		t.Errorf("%v", one)
 	}
 	if m := w.json("DELETE", "/api/v1/topics/clicks", "", 409); m["code"] != "E1010" {
