@@ -224,3 +224,47 @@ func TestConsumersHoldRetentionUpToTheCaps(t *testing.T) {
 		t.Errorf("%d records, %v", fs.NumRecords(), fs.Err())
 	}
 }
+
+const quietTopic = `
+topic quiet {
+  id: string,
+  ts: time,
+} with key (id), format json, time ts lag 10ms idle 40ms, retain 1s
+
+topic counts = from quiet
+  |> agg n = count() by id window tumble(1h)
+`
+
+// A topic without rows gets a time mark now and then for ever; retention bounds them, and the pipeline that reads them does
+// not miss those that have gone.
+func TestRetentionBoundsTimeMarks(t *testing.T) {
+	d := newDial()
+	o := options(fsx.NewMem())
+	o.Now, o.Node.RetentionEvery = d.now, 5*time.Millisecond
+	s := start(t, o)
+	if status, body := call(t, s, "PUT", "/api/v1/modules/m", quietTopic); status != 200 {
+		t.Fatal(status, body)
+	}
+	c := client(t, s, kgo.DefaultProduceTopic("quiet"))
+	row := fmt.Sprintf(`{"id":"a","ts":%q}`, d.now().UTC().Format(time.RFC3339Nano))
+	if err := c.ProduceSync(t.Context(), kgo.StringRecord(row)).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	topic, _ := s.Node().Meta().Catalog().Topic("quiet")
+	part, _ := s.Node().Store().Partition(log.PartitionID{Topic: topic.ID})
+	for range 60 {
+		end := part.LogEnd()
+		eventually(t, "another time mark", func() bool {
+			d.turn(50 * time.Millisecond)
+			return part.LogEnd() > end
+		})
+		if err := s.Node().Store().Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "marks of a second are kept", func() bool { return part.LogEnd()-part.LogStart() <= 25 })
+	eventually(t, "the pipeline has read them", func() bool {
+		_, body := call(t, s, "GET", "/api/v1/pipelines/m/counts", "")
+		return strings.Contains(body, `"state":"running"`) && strings.Contains(body, `"lag":0`) && strings.Contains(body, `"skipped":0`)
+	})
+}
