@@ -77,8 +77,12 @@ func (s *PartitionSettings) flags() (b byte) {
 		on  bool
 		bit byte
 	}{
-		{s.Compact, setCompact}, {s.AppendTimestamps, setAppendTimes}, {s.hasMore(), setMore},
-		{s.KeepForGroups, setGroups}, {s.IgnorePipelines, setNoPipelines}, {s.hasCaps(), setCaps},
+		{s.Compact, setCompact},
+		{s.AppendTimestamps, setAppendTimes},
+		{s.hasMore(), setMore},
+		{s.KeepForGroups, setGroups},
+		{s.IgnorePipelines, setNoPipelines},
+		{s.hasCaps(), setCaps},
 	} {
 		if f.on {
 			b |= f.bit

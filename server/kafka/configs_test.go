@@ -191,9 +191,12 @@ func TestSettingsOfANodeAreReadOnly(t *testing.T) {
 		op   kmsg.IncrementalAlterConfigOp
 		null bool
 	}{
-		{kmsg.ConfigResourceTypeBroker, "7", 0, false}, {kmsg.ConfigResourceTypeBrokerLogger, "1", 0, false},
-		{kmsg.ConfigResourceTypeTopic, "a", 9, false}, {kmsg.ConfigResourceTypeTopic, "b", 0, true},
-		{kmsg.ConfigResourceTypeTopic, "c", 0, false}, {kmsg.ConfigResourceTypeTopic, "c", 0, false},
+		{kmsg.ConfigResourceTypeBroker, "7", 0, false},
+		{kmsg.ConfigResourceTypeBrokerLogger, "1", 0, false},
+		{kmsg.ConfigResourceTypeTopic, "a", 9, false},
+		{kmsg.ConfigResourceTypeTopic, "b", 0, true},
+		{kmsg.ConfigResourceTypeTopic, "c", 0, false},
+		{kmsg.ConfigResourceTypeTopic, "c", 0, false},
 	} {
 		rs := kmsg.NewIncrementalAlterConfigsRequestResource()
 		rs.ResourceType, rs.ResourceName = x.kind, x.name
