@@ -9,7 +9,7 @@ TESTFLAGS ?= -race -p 2 -timeout 15m
 # Linters are pinned in a module of their own.
 TOOL := $(GO) tool -modfile=tools/go.mod
 
-.PHONY: build demo test test-long soak test-clients lint bench bench-short fmt golden docs help
+.PHONY: build demo test test-long mutants soak test-clients lint bench bench-short fmt golden docs help
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ SOAK_MINUTES ?= 20
 SOAK_RATE    ?= 2000
 soak: ## watch a busy server for SOAK_MINUTES: nothing that it holds may grow
 	HEADRACE_SOAK=$(SOAK_MINUTES)m HEADRACE_SOAK_RATE=$(SOAK_RATE) $(GO) test -count=1 -v -run TestNothingGrows -timeout $$(($(SOAK_MINUTES) + 10))m ./internal/soak
+
+mutants: ## seed faults into the log's code, one by one: the tests must notice each (MUTANT=part-of-a-name for one)
+	HEADRACE_MUTANTS=1 HEADRACE_MUTANT='$(MUTANT)' $(GO) test -count=1 -run TestEveryMutantIsCaught -v -timeout 40m ./internal/mutants
 
 test-clients: build ## run kcat and kafkajs against the binary (installs them)
 	./internal/clients.sh

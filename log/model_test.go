@@ -452,27 +452,35 @@ func (mp *modelPart) compare(p *Partition) error {
 	return mp.compareTime(p)
 }
 
-// compareTime asks for three times. A batch's records have rising timestamps here.
+// compareTime asks for three times.
 func (mp *modelPart) compareTime(p *Partition) error {
 	for _, ms := range []int64{0, 1050, 1e6} {
-		wantOffset, wantTime, wantOK := int64(0), int64(0), false
-	search:
-		for i := range mp.batches {
-			var r record.Reader
-			if err := r.Reset(mp.batches[i].Data); err != nil {
-				return err
-			}
-			for r.Next() {
-				if rec := r.Record(); rec.Offset >= mp.start && rec.Timestamp >= ms {
-					wantOffset, wantTime, wantOK = rec.Offset, rec.Timestamp, true
-					break search
-				}
+		if err := mp.compareTimeAt(p, ms); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareTimeAt asks for the first record at or after a time.
+func (mp *modelPart) compareTimeAt(p *Partition, ms int64) error {
+	wantOffset, wantTime, wantOK := int64(0), int64(0), false
+search:
+	for i := range mp.batches {
+		var r record.Reader
+		if err := r.Reset(mp.batches[i].Data); err != nil {
+			return err
+		}
+		for r.Next() {
+			if rec := r.Record(); rec.Offset >= mp.start && rec.Timestamp >= ms {
+				wantOffset, wantTime, wantOK = rec.Offset, rec.Timestamp, true
+				break search
 			}
 		}
-		o, ts, ok, err := p.OffsetForTime(ms)
-		if err != nil || o != wantOffset || ts != wantTime || ok != wantOK {
-			return fmt.Errorf("offset for time %d: %d %d %v %v, model %d %d %v", ms, o, ts, ok, err, wantOffset, wantTime, wantOK)
-		}
+	}
+	o, ts, ok, err := p.OffsetForTime(ms)
+	if err != nil || o != wantOffset || ts != wantTime || ok != wantOK {
+		return fmt.Errorf("offset for time %d: %d %d %v %v, model %d %d %v", ms, o, ts, ok, err, wantOffset, wantTime, wantOK)
 	}
 	return nil
 }

@@ -298,7 +298,13 @@ func (c *crasher) step(version uint64) {
 		index := m.first + c.rng.Uint64N(m.last-m.first+2)
 		after := m.clone()
 		after.first = index
-		c.unsynced(nil, after, func() error { return c.w.TruncateFront(index) })
+		c.unsynced(nil, after, func() error {
+			err := c.w.TruncateFront(index)
+			if err == nil && c.rng.IntN(2) == 0 {
+				err = c.w.Upkeep() // as its goroutine does at any time
+			}
+			return err
+		})
 	case p < 92:
 		key, value := stableKeys[c.rng.IntN(len(stableKeys))], fmt.Sprint(version)
 		after := m.clone()
