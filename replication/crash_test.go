@@ -225,9 +225,9 @@ func TestEveryCrashStateOfANodeRecovers(t *testing.T) {
 	x := &crash.Explorer{
 		Images: fsx.ImageOptions{Random: 3, Every: 20, PerPlace: 3, Tears: 2},
 		Inside: fsx.ImageOptions{Random: 1, Every: 25, PerPlace: 2, Tears: 1},
-		Deep:   8, Limit: 250,
+		Deep:   8, Limit: 200,
 	}
-	perSeed := 130
+	perSeed := 100
 	switch {
 	case crash.Long():
 		x.Limit, perSeed = 3500, 500
