@@ -98,7 +98,7 @@ func play(t *testing.T, seed uint64, entries int) (*history, *fsx.Recording) {
 	h := &history{seed: seed, entries: [][]byte{nil}, results: [][]modelResult{nil}, models: map[uint64]*model{}}
 	for index := uint64(1); index <= uint64(entries); index++ {
 		data := g.entry()
-		if r.IntN(12) == 0 {
+		if r.IntN(25) == 0 {
 			data = retentionEntry(t, x.s, g)
 		}
 		e, err := DecodeEntry(data)
@@ -161,7 +161,9 @@ func retentionEntry(t *testing.T, s *Store, g *generator) []byte {
 	}
 	u := new(Unit)
 	for _, c := range starts {
-		u.LogStart(c.Partition, c.Offset)
+		if g.r.IntN(3) == 0 { // some must grow thick
+			u.LogStart(c.Partition, c.Offset)
+		}
 	}
 	return EncodeEntry(nil, g.time, []*Unit{u})
 }
