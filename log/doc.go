@@ -16,6 +16,13 @@
 // as it was after some N. Files may lag behind Pebble until the next checkpoint; the placed rows say where
 // each batch belongs and recovery writes again what a crash has lost. FORMAT.md draws every byte.
 //
+// # Compaction
+//
+// Partitions whose settings say so keep the latest record of each key. That is local to a replica and not in the
+// shard's log: passes rewrite segment files and swap them in; see compact.go. What is read at an offset whose record
+// is gone is a batch without it, often one without records at all, and the next offset to read is the one after its
+// last: readers go on by Batch.Last, never by counting records.
+//
 // # Concurrency
 //
 // One goroutine calls Apply. Everything else may be called by any goroutine. Lock order: applyMu, then a

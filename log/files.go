@@ -22,16 +22,16 @@ func (s *Store) partitionDir(id PartitionID) string {
 	return s.opts.FS.PathJoin(s.topicDir(id.Topic), fmt.Sprint(id.Index))
 }
 
-func (s *Store) logPath(id PartitionID, base int64) string {
-	return s.opts.FS.PathJoin(s.partitionDir(id), segment.LogName(base))
+func (s *Store) logPath(id PartitionID, seg *segmentInfo) string {
+	return s.opts.FS.PathJoin(s.partitionDir(id), segment.LogName(seg.base, seg.generation))
 }
 
-func (s *Store) indexPath(id PartitionID, base int64) string {
-	return s.opts.FS.PathJoin(s.partitionDir(id), segment.IndexName(base))
+func (s *Store) indexPath(id PartitionID, seg *segmentInfo) string {
+	return s.opts.FS.PathJoin(s.partitionDir(id), segment.IndexName(seg.base, seg.generation))
 }
 
 func (s *Store) mixedPath(number uint64) string {
-	return s.opts.FS.PathJoin(mixedDir, segment.LogName(int64(number)))
+	return s.opts.FS.PathJoin(mixedDir, segment.LogName(int64(number), 0))
 }
 
 // handleCache holds the files that readers have open, at most max of them and those in use.

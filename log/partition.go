@@ -119,6 +119,18 @@ func (p *Partition) evict(index uint64) {
 	p.mu.Unlock()
 }
 
+// evictPlaced lets go of the bytes of the batches below end that are in files.
+func (p *Partition) evictPlaced(end int64) {
+	p.mu.Lock()
+	m := &p.mu
+	for i := m.head + m.evicted; i < len(m.tail) && m.tail[i].Last < min(end, m.placed); i++ {
+		m.tail[i].Data = nil
+		m.evicted++
+	}
+	p.trimLocked()
+	p.mu.Unlock()
+}
+
 // setPlaced notes that the batches below end are in files.
 func (p *Partition) setPlaced(end int64) {
 	p.mu.Lock()

@@ -68,12 +68,12 @@ func checkPlacement(s *Store) error {
 
 // checkSegment makes the index and the row of a segment anew from its batches.
 func checkSegment(s *Store, p *Partition, seg *segmentInfo) error {
-	data, err := s.handles.open(s.logPath(p.id, seg.base))
+	data, err := s.handles.open(s.logPath(p.id, seg))
 	if err != nil {
 		return err
 	}
 	defer s.handles.release(data)
-	index, err := s.handles.open(s.indexPath(p.id, seg.base))
+	index, err := s.handles.open(s.indexPath(p.id, seg))
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func checkSegment(s *Store, p *Partition, seg *segmentInfo) error {
 		return err
 	}
 	seed := segment.Seed{Topic: p.id.Topic, Partition: p.id.Index, Segment: seg.base}
-	made := segmentInfo{base: seg.base, end: seg.base, logBytes: seg.logBytes, indexBytes: seg.indexBytes}
+	made := segmentInfo{base: seg.base, end: seg.base, logBytes: seg.logBytes, indexBytes: seg.indexBytes, generation: seg.generation}
 	at := int64(0)
 	for i := range refs {
 		ref := &refs[i]

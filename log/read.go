@@ -68,7 +68,7 @@ func (s *Store) readFiles(p *Partition, from int64, maxBytes int, buf []Batch) (
 	}
 	if err != nil || retry {
 		// A file may have gone with the log start or with the partition, or its batches have moved.
-		moved := l != nil && from >= l.mixStart && p.layout.Load() != l
+		moved := l != nil && l.movedSince(p.layout.Load(), from)
 		if l != nil && (moved || from < p.start.Load() || p.Dropped()) {
 			return buf, true, nil
 		}
@@ -141,7 +141,7 @@ func (s *Store) readOwn(p *Partition, l *layout, from int64, maxBytes int, buf [
 	if err != nil {
 		return buf, false, err
 	}
-	path := s.logPath(p.id, seg.base)
+	path := s.logPath(p.id, seg)
 	h, err := s.handles.open(path)
 	if err != nil {
 		return buf, false, s.fileError(p, path, from, err)
@@ -155,7 +155,7 @@ func (s *Store) readOwn(p *Partition, l *layout, from int64, maxBytes int, buf [
 // segmentRefs reads the blocks of a segment's index that name the batch at from and what follows within
 // maxBytes of log.
 func (s *Store) segmentRefs(p *Partition, seg *segmentInfo, from int64, maxBytes int) (refs []segment.Ref, prev uint32, err error) {
-	path := s.indexPath(p.id, seg.base)
+	path := s.indexPath(p.id, seg)
 	h, err := s.handles.open(path)
 	if err != nil {
 		return nil, 0, s.fileError(p, path, from, err)
@@ -296,7 +296,10 @@ func (s *Store) batchForTime(p *Partition, from, ms int64) (at int64, found bool
 			if seg.end <= from || seg.maxTime < ms {
 				continue
 			}
-			if at, found, err = s.timeInSegment(p, seg, from, ms); found || err != nil {
+			if at, found, err = s.timeInSegment(p, seg, from, ms); err != nil && !p.layout.Load().names(seg) {
+				return errSwapped
+			}
+			if found || err != nil {
 				return err
 			}
 		}
@@ -319,6 +322,9 @@ func (s *Store) batchForTime(p *Partition, from, ms int64) (at int64, found bool
 		if p.start.Load() > from || p.Dropped() {
 			return p.start.Load(), true, nil // Read says what is the matter
 		}
+		if errors.Is(err, errSwapped) {
+			return s.batchForTime(p, from, ms)
+		}
 		var bad *CorruptError
 		if errors.As(err, &bad) {
 			err = s.corrupt(bad)
@@ -339,7 +345,7 @@ func (s *Store) batchForTime(p *Partition, from, ms int64) (at int64, found bool
 }
 
 func (s *Store) timeInSegment(p *Partition, seg *segmentInfo, from, ms int64) (at int64, found bool, err error) {
-	path := s.indexPath(p.id, seg.base)
+	path := s.indexPath(p.id, seg)
 	h, err := s.handles.open(path)
 	if err != nil {
 		return 0, false, s.fileError(p, path, from, err)

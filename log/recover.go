@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"os"
 	"slices"
@@ -31,8 +32,10 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		opts: o, dropped: map[PartitionID]droppedAt{}, settings: map[PartitionSettings]*PartitionSettings{},
 		maxProducers: o.maxProducers, token: make(chan struct{}, 1), kicks: make(chan struct{}, 1), closed: make(chan struct{}),
-		poisoned: make(chan struct{}),
+		poisoned: make(chan struct{}), keySeeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
 	}
+	s.compactor.running = make(chan struct{}, 1)
+	s.compactor.states, s.compactor.failed = map[PartitionID]*compactState{}, map[PartitionID]int64{}
 	s.parts.m, s.tasks.m = map[PartitionID]*Partition{}, map[TaskID]*TaskState{}
 	s.groups.cur, s.groups.active = newGeneration(), map[string]int64{}
 	s.pending.tasks = map[TaskID]struct{}{}
@@ -64,9 +67,11 @@ func Open(o Options) (*Store, error) {
 		}
 		return s, nil
 	}
-	s.done.Add(2)
+	s.compactor.running <- struct{}{} // until tidy is over
+	s.done.Add(3)
 	go s.run()
 	go s.tidy()
+	go s.runCompactor()
 	return s, nil
 }
 
@@ -101,7 +106,26 @@ func (s *Store) recover(c point) error {
 		}
 		return err
 	}
+	if err := s.remakeMixed(); err != nil {
+		return err
+	}
 	return s.findMixedOrphans()
+}
+
+// remakeMixed makes the mixed file that is written, if a crash has taken it. Recovery has written it again if anything in
+// it is needed; where everything has moved on, nobody has.
+func (s *Store) remakeMixed() error {
+	w := &s.w
+	m := w.mixed[w.mixedNow]
+	if m.size == 0 || m.live > 0 {
+		return nil
+	}
+	path := s.mixedPath(w.mixedNow)
+	if _, err := s.opts.FS.Stat(s.path(path)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	_, err := w.dirty.open(path, true)
+	return err
 }
 
 // checkLog holds the applied index against the log: what the store has applied must be there, unless it is
@@ -299,8 +323,8 @@ type repairer struct {
 
 func (r *repairer) own(p *Partition, l *layout, row *placedRow) error {
 	i := slices.IndexFunc(l.segs, func(x segmentInfo) bool { return x.base == row.base })
-	if i < 0 {
-		return nil // the log start has passed it
+	if i < 0 || l.segs[i].generation > 0 {
+		return nil // the log start has passed it, or compaction has replaced it and synced what is there now
 	}
 	var refs []segment.Ref
 	var prev uint32
@@ -318,10 +342,10 @@ func (r *repairer) own(p *Partition, l *layout, row *placedRow) error {
 		return fmt.Errorf("%w: a placed row without batches", errRow)
 	}
 	seed := segment.Seed{Topic: p.id.Topic, Partition: p.id.Index, Segment: row.base}
-	if err := r.file(p, l, r.s.logPath(p.id, row.base), seed, refs, prev); err != nil {
+	if err := r.file(p, l, r.s.logPath(p.id, &l.segs[i]), seed, refs, prev); err != nil {
 		return err
 	}
-	return r.index(p, r.s.indexPath(p.id, row.base), row)
+	return r.index(p, r.s.indexPath(p.id, &l.segs[i]), row)
 }
 
 // index makes the blocks of a placed row be in the index file.
@@ -474,7 +498,7 @@ func (s *Store) findMixedOrphans() error {
 		return err
 	}
 	for _, name := range names {
-		n, index, ok := segment.ParseName(name)
+		n, _, index, ok := segment.ParseName(name)
 		if _, known := s.w.mixed[uint64(n)]; ok && !index && !known && uint64(n) < s.w.mixedNow {
 			// The segment that its batches moved to may not be synced: after the next checkpoint. A larger
 			// number is of a lost round; it is used again.
@@ -488,9 +512,10 @@ func (s *Store) findMixedOrphans() error {
 // more urgent work.
 const orphanPause = time.Millisecond
 
-// tidy runs findOrphans beside everything else.
+// tidy runs findOrphans beside everything else but compaction, whose new files no row names yet.
 func (s *Store) tidy() {
 	defer s.done.Done()
+	defer func() { <-s.compactor.running }()
 	if err := s.use(s.findOrphans); err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrPoisoned) {
 		s.opts.Logger.Warn("files that a crash may have left are looked for again at the next start", "err", err)
 	}
@@ -564,13 +589,16 @@ func (s *Store) findPartitionOrphans(id PartitionID) error {
 		l = *x
 	}
 	for _, name := range names {
-		base, _, ok := segment.ParseName(name)
+		base, generation, _, ok := segment.ParseName(name)
 		switch {
 		case s.w.dirty.m[s.opts.FS.PathJoin(s.partitionDir(id), name)] != nil:
 			// Of a round that is tried again.
-		case !ok || slices.ContainsFunc(l.segs, func(x segmentInfo) bool { return x.base == base }):
-		case base >= l.mixStart:
-			// Of a lost round, whose successor may use the name again: while nobody writes.
+		case !ok || slices.ContainsFunc(l.segs, func(x segmentInfo) bool { return x.base == base && x.generation == generation }):
+		case base >= l.mixStart || generation > 0 || slices.ContainsFunc(l.segs, func(x segmentInfo) bool {
+			return x.generation > 0 && x.base <= base && base < x.end
+		}):
+			// Of a lost round or of a lost swap of compaction, whose successor may use the name again: while nobody writes
+			// or compacts. Or what a swap has replaced, whose rows are durable.
 			if err := s.removeFile(s.opts.FS.PathJoin(s.partitionDir(id), name)); err != nil {
 				return err
 			}

@@ -240,7 +240,7 @@ func (s *Store) makeRoom() {
 	segments := func(p *Partition, below int64) {
 		l := p.layout.Load()
 		for i := 0; l != nil && i < len(l.segs) && l.segs[i].end <= below; i++ {
-			paths = append(paths, s.logPath(p.id, l.segs[i].base))
+			paths = append(paths, s.logPath(p.id, &l.segs[i]))
 		}
 	}
 	s.applyMu.Lock()
@@ -257,7 +257,7 @@ func (s *Store) makeRoom() {
 	freed := int64(0)
 	err := s.use(func() error {
 		for _, path := range queued {
-			if _, _, ok := segment.ParseName(s.opts.FS.PathBase(path)); ok {
+			if _, _, _, ok := segment.ParseName(s.opts.FS.PathBase(path)); ok {
 				paths = append(paths, path)
 				continue
 			}

@@ -232,16 +232,21 @@ func (s *Store) runRound() (bool, error) {
 	return true, nil
 }
 
-// carryOut writes a round's batches to files and its rows to Pebble, and only then lets anybody see it.
-func (w *writer) carryOut(r *round) error {
-	s := w.s
-	w.batch = s.db.NewBatch()
-	defer func() { _ = w.batch.Close() }()
+// begin makes the writer ready for an attempt. The caller closes the batch.
+func (w *writer) begin() {
+	w.batch = w.s.db.NewBatch()
 	w.layouts, w.remove = w.layouts[:0], nil
 	w.newMix, w.newMove = map[uint64]mixedFile{}, map[PartitionID]int64{}
 	w.mixNow, w.mixBuf = w.mixedNow, w.mixBuf[:0]
 	w.placedN, w.mixedN, w.movedN = 0, 0, 0
 	w.mixPos = w.mixed[w.mixNow].size
+}
+
+// carryOut writes a round's batches to files and its rows to Pebble, and only then lets anybody see it.
+func (w *writer) carryOut(r *round) error {
+	s := w.s
+	w.begin()
+	defer func() { _ = w.batch.Close() }()
 
 	for _, d := range r.drops {
 		if err := w.dropRows(d); err != nil {
@@ -415,7 +420,7 @@ func (w *writer) dropRows(d drop) error {
 	}); err != nil {
 		return err
 	}
-	for _, kind := range []byte{rowSegment, rowMixed, rowProducer} {
+	for _, kind := range []byte{rowSegment, rowMixed, rowProducer, rowCompact} {
 		w.delRange(partitionKey(kind, d.id))
 	}
 	return nil
@@ -577,7 +582,7 @@ func (w *writer) retain(l *layout, rp *roundPart) error {
 	k := 0
 	for k < len(l.segs) && l.segs[k].end <= start {
 		w.del(offsetKey(rowSegment, p.id, l.segs[k].base))
-		w.remove = append(w.remove, w.s.logPath(p.id, l.segs[k].base), w.s.indexPath(p.id, l.segs[k].base))
+		w.remove = append(w.remove, w.s.logPath(p.id, &l.segs[k]), w.s.indexPath(p.id, &l.segs[k]))
 		k++
 	}
 	if k > 0 {
@@ -689,15 +694,7 @@ func (w *writer) flushMixed() error {
 // placeOwn writes what waits to the partition's own segment, behind what it had in the mixed segment.
 func (w *writer) placeOwn(r *round, rp *roundPart, l *layout) error {
 	p := rp.p
-	var runs []sweptRun
-	var err error
-	if l.mixRuns > 0 {
-		err = w.eachRun(p.id, l.mixStart, func(base int64, file uint64, h segment.Head, block []byte) (bool, error) {
-			got, again, err := w.s.readRun(p, file, block, 0, int(h.Bytes), nil)
-			runs = append(runs, sweptRun{got, base, file, h.Bytes})
-			return true, errors.Join(err, errIf(again, "mixed file is missing"))
-		})
-	}
+	runs, err := w.storedRuns(p, l)
 	if errors.Is(err, ErrCorrupt) {
 		// What has rotted stays where it is: readers name it. The rest goes on in the mixed segment.
 		_ = w.s.corrupt(&CorruptError{Path: mixedDir, Partition: p.id, Offset: l.mixStart, Position: -1, Err: err})
@@ -706,7 +703,27 @@ func (w *writer) placeOwn(r *round, rp *roundPart, l *layout) error {
 	if err != nil {
 		return err
 	}
-	o := ownWriter{w: w, r: r, rp: rp, l: l}
+	return w.placeRuns(r, rp, l, runs, 0)
+}
+
+// storedRuns reads what a partition has in the mixed segment.
+func (w *writer) storedRuns(p *Partition, l *layout) (runs []sweptRun, err error) {
+	if l.mixRuns == 0 {
+		return nil, nil
+	}
+	err = w.eachRun(p.id, l.mixStart, func(base int64, file uint64, h segment.Head, block []byte) (bool, error) {
+		got, again, err := w.s.readRun(p, file, block, 0, int(h.Bytes), nil)
+		runs = append(runs, sweptRun{got, base, file, h.Bytes})
+		return true, errors.Join(err, errIf(again, "mixed file is missing"))
+	})
+	return runs, err
+}
+
+// placeRuns writes the runs, and behind them what waits, to the partition's own segment. part is the number of the first
+// placed row.
+func (w *writer) placeRuns(r *round, rp *roundPart, l *layout, runs []sweptRun, part int) error {
+	p := rp.p
+	o := ownWriter{w: w, r: r, rp: rp, l: l, part: part}
 	o.resume()
 	if len(runs) > 0 {
 		for _, run := range runs {
@@ -761,7 +778,7 @@ type ownWriter struct {
 // resume continues the last segment, if there is one.
 func (o *ownWriter) resume() {
 	o.w.buf = o.w.buf[:0]
-	if n := len(o.l.segs); n > 0 {
+	if n := len(o.l.segs); n > 0 && o.l.segs[n-1].generation == 0 && !o.w.s.compactor.holds(o.rp.p.id, o.l.segs[n-1].base) {
 		o.begin(o.l.segs[n-1], false)
 	}
 }
@@ -835,7 +852,7 @@ func (o *ownWriter) flush() error {
 	if len(w.buf) == 0 {
 		return nil
 	}
-	path := w.s.logPath(id, o.seg.base)
+	path := w.s.logPath(id, &o.seg)
 	f, err := w.dirty.open(path, o.fresh && o.logPos == 0)
 	if err != nil {
 		return err
@@ -869,7 +886,7 @@ func (o *ownWriter) finish() error {
 		return err
 	}
 	w, id := o.w, o.rp.p.id
-	path := w.s.indexPath(id, o.seg.base)
+	path := w.s.indexPath(id, &o.seg)
 	f, err := w.dirty.open(path, o.fresh)
 	if err != nil {
 		return err

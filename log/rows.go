@@ -10,6 +10,7 @@ import (
 // rowVersion.
 const (
 	rowApplied   = 'a' // what the rows are the state of
+	rowCompact   = 'c' // topic, index: what compaction knows of a partition
 	rowDropped   = 'd' // topic, index: a partition that must not come back
 	rowMixedFile = 'f' // number: a file of the mixed segment
 	rowGroup     = 'g' // group, topic, index: a committed offset
@@ -186,6 +187,7 @@ type segmentInfo struct {
 	maxTime     int64  // largest record timestamp, ms
 	firstAppend int64  // append time of the first batch, ns
 	lastAppend  int64  // append time of the last batch, ns
+	generation  uint32 // in the names of the files: how often compaction has replaced them
 }
 
 func (r *segmentInfo) encode(b []byte) []byte {
@@ -193,13 +195,39 @@ func (r *segmentInfo) encode(b []byte) []byte {
 	for _, v := range [...]int64{r.end, r.logBytes, r.indexBytes, r.maxTime, r.firstAppend, r.lastAppend} {
 		b = appendI64(b, v)
 	}
-	return binary.BigEndian.AppendUint32(b, r.link)
+	b = binary.BigEndian.AppendUint32(b, r.link)
+	if r.generation > 0 {
+		b = binary.BigEndian.AppendUint32(b, r.generation)
+	}
+	return b
 }
 
 func decodeSegment(base int64, v []byte) (segmentInfo, error) {
 	f := readRow(v)
 	r := segmentInfo{base: base, end: f.i64(), logBytes: f.i64(), indexBytes: f.i64(), maxTime: f.i64(), firstAppend: f.i64(), lastAppend: f.i64(), link: f.u32()}
+	if f.ok && len(f.b) > 0 {
+		if r.generation = f.u32(); r.generation == 0 {
+			f.ok = false // one value, one encoding
+		}
+	}
 	return r, f.end(rowSegment)
+}
+
+func (c *compactState) encode(b []byte) []byte {
+	b = appendI64(appendI64(append(b, rowVersion), c.end), c.last)
+	for _, m := range c.marks {
+		b = appendI64(appendI64(appendI64(appendI64(b, m.end), m.first), m.seen), m.count)
+	}
+	return b
+}
+
+func decodeCompact(v []byte) (compactState, error) {
+	f := readRow(v)
+	c := compactState{end: f.i64(), last: f.i64()}
+	for f.ok && len(f.b) > 0 && len(c.marks) < maxTombstoneMarks {
+		c.marks = append(c.marks, tombstoneMark{f.i64(), f.i64(), f.i64(), f.i64()})
+	}
+	return c, f.end(rowCompact)
 }
 
 // A mixed run's row is the file's number and one index block.

@@ -44,6 +44,9 @@ func anyRow(kind byte, v []byte) (value any, again []byte, err error) {
 	case rowSegment:
 		r, err := decodeSegment(7, v)
 		return r, r.encode(nil), err
+	case rowCompact:
+		r, err := decodeCompact(v)
+		return r, r.encode(nil), err
 	case rowTask:
 		r, err := decodeTask(v)
 		return r, r.encode(r.Progress.Task), err
@@ -52,7 +55,7 @@ func anyRow(kind byte, v []byte) (value any, again []byte, err error) {
 }
 
 var rowKinds = []byte{
-	rowApplied, rowDropped, rowMixedFile, rowGroup, rowActive, rowPlaced, rowMixed, rowPartition, rowProducer, rowSegment, rowTask,
+	rowApplied, rowDropped, rowMixedFile, rowGroup, rowActive, rowPlaced, rowMixed, rowPartition, rowProducer, rowSegment, rowTask, rowCompact,
 }
 
 func seedRows() map[byte][]byte {
@@ -74,7 +77,8 @@ func seedRows() map[byte][]byte {
 		rowMixed:     appendMixed(nil, 3, []byte("block")),
 		rowPartition: part.encode(nil),
 		rowProducer:  p.encode(nil),
-		rowSegment:   (&segmentInfo{end: 3, logBytes: 4, indexBytes: 5, link: 6, maxTime: 7}).encode(nil),
+		rowSegment:   (&segmentInfo{end: 3, logBytes: 4, indexBytes: 5, link: 6, maxTime: 7, generation: 8}).encode(nil),
+		rowCompact:   (&compactState{end: 5, last: 6, marks: []tombstoneMark{{3, 4, 5, 6}, {4, 5, 6, 7}}}).encode(nil),
 		rowTask:      t.encode(TaskID{5}),
 	}
 }
@@ -88,7 +92,7 @@ func TestRowsComeBackAndNoShorterPrefixIsARow(t *testing.T) {
 		}
 		for n := range v {
 			_, again, err := anyRow(kind, v[:n])
-			open := kind == rowGroup || kind == rowPlaced || kind == rowMixed || kind == rowTask // these end with bytes of any length
+			open := kind == rowGroup || kind == rowPlaced || kind == rowMixed || kind == rowTask || kind == rowSegment || kind == rowCompact // these end with bytes of any length
 			if err == nil && (!open || string(again) != string(v[:n])) || err != nil && !errors.Is(err, errRow) {
 				t.Errorf("kind %q, %d of %d bytes: %v", kind, n, len(v), err)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -56,6 +57,9 @@ type Options struct {
 	RetryDelay time.Duration
 	// MemTableBytes and BlockCacheBytes bound Pebble's memory (16 MiB and 8 MiB).
 	MemTableBytes, BlockCacheBytes int64
+	// CompactionBytes bounds the map of keys of a compaction, which is made when a pass begins and is as large as the
+	// number of records asks for (64 MiB, for two million keys). Where more keys are dirty, a pass takes several rounds.
+	CompactionBytes int64
 	// MaxOpenFiles bounds the files that readers and the writer each hold open (256).
 	MaxOpenFiles int
 	// Manual starts no goroutine: the caller runs Step. For tests.
@@ -92,6 +96,7 @@ func (o Options) withDefaults() Options {
 	def(&o.ThinBytes, 1<<20)
 	def(&o.MemTableBytes, 16<<20)
 	def(&o.BlockCacheBytes, 8<<20)
+	def(&o.CompactionBytes, 64<<20)
 	def((*int64)(&o.RoundDelay), int64(5*time.Second))
 	def((*int64)(&o.RetryDelay), int64(500*time.Millisecond))
 	if o.WritePause == 0 {
@@ -176,6 +181,9 @@ type Store struct {
 	token   chan struct{}
 	wanting atomic.Int32 // who waits for the token
 	w       writer
+
+	compactor compactor
+	keySeeds  [2]maphash.Seed
 
 	handles *handleCache
 	indexes indexCache
@@ -563,6 +571,8 @@ type metrics struct {
 	tailReads, fileReads, logReads       atomic.Int64
 	corrupt, segments, removed, repaired atomic.Int64
 	cacheBytes, lastRound, lastCheckpnt  atomic.Int64
+	compactions, compactFailed           atomic.Int64
+	compactedIn, compactedOut, dirty     atomic.Int64
 }
 
 // Metrics are counters since the store was opened, and present sizes.
@@ -579,6 +589,10 @@ type Metrics struct {
 	SegmentsMade, FilesRemoved     int64
 	Repaired                       int64 // batches that recovery wrote again
 	CacheBytes, BacklogBytes       int64
+	Compactions, CompactionsFailed int64 // passes that ended, and that did not
+	CompactedIn, CompactedOut      int64 // bytes of log that passes have read, and left
+	DirtyBytes                     int64 // bytes of compacted topics that no pass has seen, when it last looked
+	CompactionError                string
 	Partitions, Producers          int
 	RoundTime, CheckpointTime      time.Duration // of the last one
 	Pebble                         *pebble.Metrics
@@ -594,7 +608,9 @@ func (s *Store) Metrics() Metrics {
 		LogReads: m.logReads.Load(), Evicted: m.evicted.Load(), Corrupt: m.corrupt.Load(),
 		SegmentsMade: m.segments.Load(), FilesRemoved: m.removed.Load(), Repaired: m.repaired.Load(), CacheBytes: m.cacheBytes.Load(),
 		BacklogBytes: s.backlog.Load(), RoundTime: time.Duration(m.lastRound.Load()),
-		CheckpointTime: time.Duration(m.lastCheckpnt.Load()),
+		CheckpointTime: time.Duration(m.lastCheckpnt.Load()), Compactions: m.compactions.Load(),
+		CompactionsFailed: m.compactFailed.Load(), CompactedIn: m.compactedIn.Load(), CompactedOut: m.compactedOut.Load(),
+		DirtyBytes: m.dirty.Load(), CompactionError: s.CompactionError(),
 	}
 	s.applyMu.Lock()
 	out.Partitions, out.Producers = len(s.parts.m), s.producers.count

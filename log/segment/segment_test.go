@@ -130,15 +130,17 @@ func TestAnIndexIsReadAsItGrows(t *testing.T) {
 
 func TestNamesComeApart(t *testing.T) {
 	for _, base := range []int64{0, 7, 1<<63 - 1} {
-		if b, index, ok := ParseName(LogName(base)); b != base || index || !ok {
-			t.Errorf("%s: %d %v %v", LogName(base), b, index, ok)
-		}
-		if b, index, ok := ParseName(IndexName(base)); b != base || !index || !ok {
-			t.Errorf("%s: %d %v %v", IndexName(base), b, index, ok)
+		for _, gen := range []uint32{0, 1, 1<<32 - 1} {
+			if b, g, index, ok := ParseName(LogName(base, gen)); b != base || g != gen || index || !ok {
+				t.Errorf("%s: %d %d %v %v", LogName(base, gen), b, g, index, ok)
+			}
+			if b, g, index, ok := ParseName(IndexName(base, gen)); b != base || g != gen || !index || !ok {
+				t.Errorf("%s: %d %d %v %v", IndexName(base, gen), b, g, index, ok)
+			}
 		}
 	}
-	for _, name := range []string{"", ".log", "1.log", "00000000000000000001.txt", "99999999999999999999.log", "0000000000000000-001.log", "+0000000000000000001.log"} {
-		if _, _, ok := ParseName(name); ok {
+	for _, name := range []string{"", ".log", "1.log", "00000000000000000001.txt", "99999999999999999999.log", "0000000000000000-001.log", "+0000000000000000001.log", "00000000000000000001-.log", "00000000000000000001-0.log", "00000000000000000001-01.log", "00000000000000000001-4294967296.log", "00000000000000000001-1-1.log"} {
+		if _, _, _, ok := ParseName(name); ok {
 			t.Errorf("%q is a name", name)
 		}
 	}
