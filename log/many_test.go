@@ -322,7 +322,7 @@ func TestLeftoversGoBesideTheStart(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	orphan := filepath.Join(dir, segment.LogName(77))
+	orphan := filepath.Join(dir, segment.LogName(77, 0))
 	if err := os.WriteFile(orphan, []byte("of a lost round"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -159,7 +159,7 @@ func (p *input) fill(budget, batchRows int) error {
 	if err != nil {
 		return fmt.Errorf("runtime: read partition %d at offset %d: %w", p.index, p.read, err)
 	}
-	appended := operators.MinEventTime
+	appended, from, known := operators.MinEventTime, p.read, len(p.pending)
 	for i := range p.batches {
 		b := &p.batches[i]
 		if w, control, ok := controlBatch(b.Data); control {
@@ -182,6 +182,11 @@ func (p *input) fill(budget, batchRows int) error {
 		}
 	}
 	p.flush(p.read, appended)
+	if n := len(p.pending); p.read > from && (n == known || p.pending[n-1].next < p.read) {
+		// Compaction has left no record at the end of what was read: the next step says that it was seen.
+		p.pending = append(p.pending, item{next: p.read, skipped: p.skipped, appended: appended})
+		p.skipped = 0
+	}
 	clear(p.batches)
 	return nil
 }

@@ -171,7 +171,9 @@ func checkBatch(t *Topic, batch []byte) (record.Header, error) {
 	case h.ProducerID >= 0 && (h.ProducerEpoch < 0 || h.BaseSequence < 0):
 		return h, Errorf(InvalidBatch, "producer %d with epoch %d and sequence %d", h.ProducerID, h.ProducerEpoch, h.BaseSequence)
 	}
-	if err := checkRecords(batch, h); err != nil {
+	if err := checkRecords(batch, h, t.Settings.Compact); errors.Is(err, errNoKey) {
+		return h, Errorf(KeyMissing, "topic %q keeps the latest record of each key (cleanup.policy=compact): %w", t.Name, err)
+	} else if err != nil {
 		return h, Errorf(InvalidBatch, "the records of a batch for topic %q: %w", t.Name, err)
 	}
 	return h, nil
@@ -180,9 +182,11 @@ func checkBatch(t *Topic, batch []byte) (record.Header, error) {
 // readers keeps the buffers that compressed batches are checked in.
 var readers = sync.Pool{New: func() any { return &record.Reader{} }}
 
-// checkRecords walks the records of a batch that has passed record.Verify.
-func checkRecords(batch []byte, h record.Header) error {
-	if err := record.VerifyRecords(batch); err != nil || h.Codec() == record.None {
+var errNoKey = errors.New("has no key")
+
+// checkRecords walks the records of a batch that has passed record.Verify. With keyed each must have a key.
+func checkRecords(batch []byte, h record.Header, keyed bool) error {
+	if err := record.VerifyRecords(batch); err != nil || h.Codec() == record.None && !keyed {
 		return err
 	}
 	r := readers.Get().(*record.Reader)
@@ -194,6 +198,9 @@ func checkRecords(batch []byte, h record.Header) error {
 	for r.Next() {
 		if delta := r.Record().Offset - h.BaseOffset; delta != int64(n) {
 			return fmt.Errorf("record %d has offset delta %d", n, delta)
+		}
+		if keyed && r.Record().Key == nil {
+			return fmt.Errorf("record %d of the batch %w", n, errNoKey)
 		}
 		n++
 	}

@@ -30,6 +30,7 @@ var wireCodes = map[broker.Code]*kerr.Error{
 	broker.CorruptBatch:       kerr.CorruptMessage,
 	broker.BatchTooLarge:      kerr.MessageTooLarge,
 	broker.InvalidBatch:       kerr.InvalidRecord,
+	broker.KeyMissing:         kerr.InvalidRecord,
 	broker.BadCompression:     kerr.UnsupportedCompressionType,
 	broker.TooManyPartitions:  kerr.InvalidPartitions,
 	broker.OutOfSequence:      kerr.OutOfOrderSequenceNumber,
