@@ -20,6 +20,9 @@ func scaled(n, long int) int {
 	if os.Getenv("HEADRACE_LONG") != "" {
 		return long
 	}
+	if raceEnabled {
+		return n / 4 // the race detector costs that much
+	}
 	return n
 }
 
