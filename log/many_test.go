@@ -83,7 +83,7 @@ func activePartitions(t *testing.T, fs fsx.FS, dir string, n int) {
 	openMany(t, s, ids, keepAll)
 	want := make([][]byte, n) // the values of each partition, one behind the other
 	b := record.NewBuilder()
-	for step := range scaled(12, 40) {
+	for step := range 12 {
 		units := make([]*Unit, n)
 		for i := range units {
 			k := r.IntN(n)
