@@ -101,10 +101,6 @@ var mutants = []mutant{
 		old: "l.segs[k].end <= start", new: "l.segs[k].base <= start",
 	},
 	{
-		name: "files are removed before the rows that name them", file: "log/round.go", pkg: "./log", run: storeCrash,
-		old: "\t\tif err := s.flushDB(context.Background()); err != nil {\n\t\t\treturn true, err\n\t\t}\n\t\tfor _, path := range held", new: "\t\tfor _, path := range held",
-	},
-	{
 		name: "the chain of batches is not verified", file: "log/segment/block.go", pkg: "./log", run: "^TestABatchInTheWrongPlaceIsCorrupt$|^TestFlippedBits",
 		old: "case s.Link(prev, batch) != r.Link:", new: "case s.Link(prev, batch) != r.Link && r.Base < 0:",
 	},
