@@ -32,7 +32,6 @@ type identity struct {
 
 const (
 	identityFile = "identity"
-	openMark     = "open" // exists while a node has the directory open, and after it crashed
 	lockFile     = "LOCK"
 )
 
@@ -128,26 +127,6 @@ func replaceFile(fs fsx.FS, dir, name string, b []byte) error {
 	}
 	if err := fs.Rename(tmp, fs.PathJoin(dir, name)); err != nil {
 		return fmt.Errorf("replication: rename %s: %w", tmp, err)
-	}
-	if err := fs.SyncDir(dir); err != nil {
-		return fmt.Errorf("replication: sync %s: %w", dir, err)
-	}
-	return nil
-}
-
-// markOpen leaves the durable mark of an open directory, and says whether one was there: the last run did
-// not end cleanly.
-func markOpen(fs fsx.FS, dir string, now time.Time) (unclean bool, err error) {
-	if _, err := fs.Stat(fs.PathJoin(dir, openMark)); err == nil {
-		return true, nil // it stays, and a full disk need not take another one
-	}
-	return false, replaceFile(fs, dir, openMark, []byte(now.UTC().Format(time.RFC3339Nano)+"\n"))
-}
-
-// clearOpen removes the mark after a clean stop.
-func clearOpen(fs fsx.FS, dir string) error {
-	if err := fs.Remove(fs.PathJoin(dir, openMark)); err != nil {
-		return fmt.Errorf("replication: remove the open mark: %w", err)
 	}
 	if err := fs.SyncDir(dir); err != nil {
 		return fmt.Errorf("replication: sync %s: %w", dir, err)

@@ -39,6 +39,14 @@ type NodeOptions struct {
 	CacheBytes   int64
 	SegmentBytes int64
 
+	// BootID names the present boot of the machine, so that a start can tell a process that died from a machine that
+	// did. "": the system's.
+	BootID string
+
+	// ReserveBytes is how much space is kept for a start on a full disk. 0: 16 MiB, or a 32nd of a smaller disk.
+	// Negative: none.
+	ReserveBytes int64
+
 	// RetentionEvery is how often log starts are looked at. 0: 5 s. Negative: never.
 	RetentionEvery time.Duration
 	// RetentionCut is told what a cap of retention took from a task. The retention goroutine calls it; it must not block.
@@ -59,6 +67,9 @@ func (o NodeOptions) withDefaults() NodeOptions {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.BootID == "" {
+		o.BootID = fsx.BootID()
+	}
 	def(&o.Meta.WALSegmentBytes, 8<<20)
 	def(&o.Meta.WALAheadSegments, -1)
 	def(&o.Meta.CheckpointBytes, 32<<20)
@@ -75,8 +86,9 @@ type Node struct {
 	o        NodeOptions
 	id       identity
 	epoch    int64
-	unclean  bool
+	startup  Startup
 	lock     io.Closer
+	reserve  *reserve
 	metadata *Metadata
 	machine  *metaMachine
 	meta     *Shard
@@ -104,10 +116,22 @@ func OpenNode(o NodeOptions) (*Node, error) {
 	if o.Dir == "" {
 		return nil, errors.New("replication: NodeOptions need Dir")
 	}
+	n, err := attempt(o)
+	if errors.Is(err, syscall.ENOSPC) && n.reserve.release() > 0 {
+		n, err = attempt(o)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("replication: open node in %s: %w", o.Dir, err)
+	}
+	return n, nil
+}
+
+// attempt is one attempt to open a node. With an error the node is closed, and its reserve is what there is of it.
+func attempt(o NodeOptions) (*Node, error) {
 	n := &Node{o: o, retain: make(chan struct{}, 1)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.open(); err != nil {
-		return nil, errors.Join(fmt.Errorf("replication: open node in %s: %w", o.Dir, err), n.abandon())
+		return n, errors.Join(err, n.abandon())
 	}
 	return n, nil
 }
@@ -121,15 +145,20 @@ func (n *Node) open() error {
 	if n.lock, err = fs.Lock(fs.PathJoin(n.o.Dir, lockFile)); err != nil {
 		return fmt.Errorf("lock (is another process using it?): %w", err)
 	}
+	if n.reserve, err = openReserve(fs, n.o.Dir, n.o.ReserveBytes, n.o.Logger); err != nil {
+		return err
+	}
+	if n.reserve.needed() {
+		n.reserve.release()
+	}
 	if n.id, err = loadIdentity(fs, n.o.Dir, n.o.Now()); err != nil {
 		return err
 	}
-	if n.unclean, err = markOpen(fs, n.o.Dir, n.o.Now()); err != nil {
+	mark := OpenMark{BootID: n.o.BootID, Since: n.o.Now().UTC()}
+	if n.startup, err = markOpen(fs, n.o.Dir, mark); err != nil {
 		return err
 	}
-	if n.unclean {
-		n.o.Logger.Info("the last run did not stop cleanly; its log is replayed")
-	}
+	n.startup.report(n.o.Logger)
 	if err := n.openShards(); err != nil {
 		return err
 	}
@@ -146,6 +175,11 @@ func (n *Node) open() error {
 		n.epoch, err = n.metadata.register(ctx, NodeRow{ID: n.id.NodeID, Disk: n.id.DiskID, StartedAt: n.o.Now().UnixMilli()})
 		if err != nil {
 			return fmt.Errorf("register: %w", err)
+		}
+		mark.Epoch = n.epoch
+		if err := mark.save(fs, n.o.Dir); err != nil {
+			// The mark that is there says the same but for its epoch, or is of an older start: an unclean one all the same.
+			n.o.Logger.Warn("the open mark does not name this start", "error", err)
 		}
 		n.wg.Go(func() { n.place(first) })
 		if n.o.RetentionEvery > 0 {
@@ -207,6 +241,7 @@ func (n *Node) openShards() error {
 	})
 	wg.Go(func() {
 		o := n.shard(n.o.Data, dataDir)
+		o.Full = n.reserve.Err
 		o.Machine = func(w *wal.WAL) (StateMachine, error) {
 			s, err := log.Open(log.Options{
 				FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "store"), Log: log.FromWAL(w), CacheBytes: n.o.CacheBytes,
@@ -226,6 +261,7 @@ func (n *Node) openShards() error {
 	if err := errors.Join(metaErr, dataErr); err != nil {
 		return err
 	}
+	n.wg.Go(n.keepReserve)
 	err := n.patiently("leadership of its shards", func(ctx context.Context) error {
 		return errors.Join(n.meta.WaitLeader(ctx), n.data.WaitLeader(ctx))
 	})
@@ -310,8 +346,14 @@ func (n *Node) NodeID() int32 { return n.id.NodeID }
 // Epoch returns the node epoch: one more at every start.
 func (n *Node) Epoch() int64 { return n.epoch }
 
+// Startup says how the run before this one ended.
+func (n *Node) Startup() Startup { return n.startup }
+
 // Unclean says that the run before this one did not stop cleanly.
-func (n *Node) Unclean() bool { return n.unclean }
+func (n *Node) Unclean() bool { return n.startup.Kind.unclean() }
+
+// Reserve returns how many bytes are kept for a start on a full disk, and how many should be.
+func (n *Node) Reserve() (have, want int64) { return n.reserve.sizes() }
 
 // Shards returns the state of every shard of the node.
 func (n *Node) Shards() []ShardState { return []ShardState{n.meta.State(), n.data.State()} }
@@ -339,7 +381,7 @@ func (n *Node) obstacles() []string {
 		case !s.Leader:
 			why = append(why, what+": no leader")
 		case s.Stalled:
-			say(what, ErrStalled)
+			say(what, fmt.Errorf("%w for %s", ErrStalled, s.OldestWrite.Round(100*time.Millisecond)))
 		}
 		if s.NoRoom != nil {
 			say(what, s.NoRoom)

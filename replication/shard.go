@@ -72,6 +72,9 @@ type ShardOptions struct {
 	// when there are any, 16 MiB when the group has one member.
 	TrailingBytes int64
 
+	// Full says why the disk is to take no records for now, nil: it may. Nil: it always may. It must not block.
+	Full func() error
+
 	// StallAfter is how long a write may take before the shard is marked stalled (0: 2 s), PoisonAfter before
 	// it is given up (0: 30 s with a single voter, for nobody could take over; 2 s otherwise).
 	StallAfter, PoisonAfter time.Duration
@@ -509,6 +512,10 @@ func (s *Shard) room(appends bool, size int) error {
 	switch {
 	case errors.Is(trouble, log.ErrPoisoned):
 		return nil // the shard is going down for it
+	case trouble == nil && appends && s.o.Full != nil:
+		trouble = s.o.Full()
+	}
+	switch {
 	case trouble != nil:
 		return &noRoomError{trouble}
 	case backlog > bound:
@@ -657,16 +664,17 @@ type ShardState struct {
 	Leader          bool
 	Term            uint64 // raft term
 	Voters          int
-	LastIndex       uint64 // last entry in the log
-	Applied         uint64 // last entry the machine has applied
-	CheckpointIndex uint64 // what the newest checkpoint holds
-	WaitingBytes    int64  // of units not yet packed
-	InflightBytes   int64  // of units packed and not answered
-	BacklogBytes    int64  // of the machine
-	AppendedBytes   int64  // to the log since the start
-	Stalled         bool   // a write takes longer than StallAfter
-	NoRoom          error  // why records are refused for want of room on the disk
-	Err             error  // why the shard is down
+	LastIndex       uint64        // last entry in the log
+	Applied         uint64        // last entry the machine has applied
+	CheckpointIndex uint64        // what the newest checkpoint holds
+	WaitingBytes    int64         // of units not yet packed
+	InflightBytes   int64         // of units packed and not answered
+	BacklogBytes    int64         // of the machine
+	AppendedBytes   int64         // to the log since the start
+	OldestWrite     time.Duration // age of the write in flight, 0 if there is none
+	Stalled         bool          // a write takes longer than StallAfter
+	NoRoom          error         // why records are refused for want of room on the disk
+	Err             error         // why the shard is down
 	WAL             wal.Metrics
 }
 
@@ -675,7 +683,7 @@ func (s *Shard) State() ShardState {
 	st := ShardState{
 		Name: s.o.Name, Term: s.raft.CurrentTerm(), LastIndex: s.wal.LastIndex(),
 		CheckpointIndex: s.checkpointIndex.Load(), BacklogBytes: s.machine.Backlog(),
-		AppendedBytes: s.log.Bytes(), Stalled: s.stalled.Load(), NoRoom: s.NoRoom(), Err: s.Err(), WAL: s.wal.Metrics(),
+		AppendedBytes: s.log.Bytes(), OldestWrite: s.wal.InFlight(), Stalled: s.stalled.Load(), NoRoom: s.NoRoom(), Err: s.Err(), WAL: s.wal.Metrics(),
 	}
 	_, st.Leader = s.core.leader()
 	st.Applied, _ = s.machine.Applied()

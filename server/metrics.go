@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/headrace/headrace/replication"
 	"github.com/headrace/headrace/server/broker"
 	"github.com/headrace/headrace/server/kafka"
 )
@@ -29,6 +30,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	descReady       = desc("ready", "1 when /readyz is 200.")
+	descStart       = desc("start", "1 for how the run before this one ended: first, clean, crash, power or unknown.", "kind")
+	descReserve     = desc("reserve_bytes", "Bytes kept for a start on a full disk, and bytes that should be.", "state")
 	descConns       = desc("kafka_connections", "Open Kafka connections.")
 	descAccepted    = desc("kafka_connections_accepted_total", "Kafka connections accepted.")
 	descRejected    = desc("kafka_connections_rejected_total", "Kafka connections closed because there were too many.")
@@ -55,6 +58,8 @@ var (
 	descShardWaiting  = desc("shard_waiting_bytes", "Bytes of units that wait to be packed.", "shard")
 	descShardInflight = desc("shard_inflight_bytes", "Bytes of units that are packed and not answered.", "shard")
 	descShardBacklog  = desc("shard_backlog_bytes", "Bytes applied and not yet written behind the log.", "shard")
+	descShardAge      = desc("shard_oldest_write_seconds", "Age of the write in flight, 0 if there is none.", "shard")
+	descShardDown     = desc("shard_down", "1 when the shard is down until the next start.", "shard")
 	descShardStalled  = desc("shard_stalled", "1 when a write takes too long.", "shard")
 	descWALSyncs      = desc("wal_groups_total", "Groups written and synced.", "shard")
 	descWALEntries    = desc("wal_entries_total", "Entries written.", "shard")
@@ -102,6 +107,12 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := c.s
 	ready := len(s.broker.Ready()) == 0 && !s.down.Load() && (s.engine == nil || len(s.engine.NotReady()) == 0)
 	gauge(descReady, one(ready))
+	for _, kind := range replication.StartKinds {
+		gauge(descStart, one(kind == s.node.Startup().Kind), string(kind))
+	}
+	have, want := s.node.Reserve()
+	gauge(descReserve, float64(have), "held")
+	gauge(descReserve, float64(want), "wanted")
 	c.kafka(out, gauge, count)
 	c.topics(gauge, count)
 	c.shards(gauge, count)
@@ -175,6 +186,8 @@ func (c collector) shards(gauge, count emit) {
 		gauge(descShardInflight, float64(st.InflightBytes), st.Name)
 		gauge(descShardBacklog, float64(st.BacklogBytes), st.Name)
 		gauge(descShardStalled, one(st.Stalled), st.Name)
+		gauge(descShardAge, st.OldestWrite.Seconds(), st.Name)
+		gauge(descShardDown, one(st.Err != nil), st.Name)
 		count(descWALSyncs, float64(st.WAL.Groups), st.Name)
 		count(descWALEntries, float64(st.WAL.Entries), st.Name)
 		count(descWALBytes, float64(st.WAL.Bytes), st.Name)

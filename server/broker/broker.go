@@ -111,6 +111,25 @@ func (b *Broker) ClusterID() string { return b.node.ClusterID() }
 // NodeID is this node's number.
 func (b *Broker) NodeID() int32 { return b.node.NodeID() }
 
+// A Start is how the node started, for people.
+type Start struct {
+	Kind  replication.StartKind `json:"kind"`
+	Epoch int64                 `json:"epoch"` // node epoch: one more at every start
+	// Of the run before, if it did not stop in order and its mark says.
+	LastEpoch int64      `json:"last_epoch,omitempty"`
+	LastSince *time.Time `json:"last_since,omitempty"`
+}
+
+// Startup says how the run before this one ended.
+func (b *Broker) Startup() Start {
+	s := b.node.Startup()
+	out := Start{Kind: s.Kind, Epoch: b.node.Epoch(), LastEpoch: s.Last.Epoch}
+	if !s.Last.Since.IsZero() {
+		out.LastSince = &s.Last.Since
+	}
+	return out
+}
+
 // Ready says why the node cannot serve; empty is ready.
 func (b *Broker) Ready() []string { return b.node.Ready() }
 

@@ -297,7 +297,7 @@ func (a *api) status(w nethttp.ResponseWriter, _ *nethttp.Request) error {
 	reasons := a.notReady()
 	writeJSON(w, nethttp.StatusOK, map[string]any{
 		"cluster_id": a.Broker.ClusterID(), "node_id": a.Broker.NodeID(), "kafka": a.KafkaAddr,
-		"version": a.Version, "ready": len(flatten(reasons)) == 0, "reasons": flatten(reasons),
+		"version": a.Version, "ready": len(flatten(reasons)) == 0, "reasons": flatten(reasons), "start": a.Broker.Startup(),
 	})
 	return nil
 }

@@ -1,0 +1,182 @@
+package replication
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/headrace/headrace/internal/fsx"
+)
+
+const (
+	reserveFile = "reserve"
+
+	defaultReserveBytes = 16 << 20
+	minReserveBytes     = 1 << 20
+	reserveShare        = 32 // of the disk, at most one part in so many
+	reserveRetry        = time.Second
+)
+
+// A reserve is a file that holds space which a start on a full disk needs: the rows' databases cannot be opened
+// without writing some. It is given up before they are opened when the disk is full, and made again right behind them,
+// as far as there is space. While it is not whole no records are taken, so it is never records that eat it up.
+//
+// Its methods may be called by any goroutine.
+type reserve struct {
+	fs   fsx.FS
+	path string
+	dir  string
+	want int64 // bytes, 0: none is kept
+	log  *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		have int64
+		err  error // why it is not whole
+	}
+}
+
+// openReserve looks at the reserve of dir. want 0 is the default, less on a small disk; negative is none.
+func openReserve(fs fsx.FS, dir string, want int64, log *slog.Logger) (*reserve, error) {
+	r := &reserve{fs: fs, dir: dir, path: fs.PathJoin(dir, reserveFile), want: max(want, 0), log: log}
+	if want == 0 {
+		r.want = defaultReserveBytes
+		if u, err := fs.GetDiskUsage(dir); err == nil && u.TotalBytes > 0 {
+			r.want = max(minReserveBytes, min(r.want, int64(u.TotalBytes/reserveShare)))
+		}
+	}
+	info, err := fs.Stat(r.path)
+	switch {
+	case err == nil:
+		r.mu.have = info.Size()
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("replication: look at the reserve: %w", err)
+	}
+	return r, nil
+}
+
+// needed reports that the disk has less free space than the reserve holds.
+func (r *reserve) needed() bool {
+	u, err := r.fs.GetDiskUsage(r.dir)
+	return err == nil && int64(u.AvailBytes) < r.want
+}
+
+// release gives the space to whoever needs it and says how much that was.
+func (r *reserve) release() int64 {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	freed := r.mu.have
+	if freed == 0 {
+		return 0
+	}
+	if err := r.resize(0); err != nil {
+		r.log.Warn("the reserve cannot be given up", "file", r.path, "error", err)
+		return 0
+	}
+	r.mu.have = 0
+	r.log.Warn("the disk is full: the reserve is given up for the start", "bytes", freed)
+	return freed
+}
+
+// restore makes the reserve whole, or as large as there is space for. It says whether it is whole.
+func (r *reserve) restore() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.have >= r.want {
+		r.mu.err = nil
+		return true
+	}
+	var err error
+	for size := r.want; size > r.mu.have; size /= 2 {
+		e := r.resize(size)
+		if e == nil {
+			r.mu.have = size
+			break
+		}
+		if err = errors.Join(err, e); !errors.Is(e, syscall.ENOSPC) || size <= minReserveBytes/16 {
+			break
+		}
+	}
+	was := r.mu.err
+	r.mu.err = err
+	switch {
+	case err != nil && was == nil:
+		r.log.Warn("the reserve is not whole, so no records are taken", "bytes", r.mu.have, "wanted", r.want, "error", firstOf(err))
+	case err == nil && was != nil:
+		r.log.Info("the reserve is whole again", "bytes", r.mu.have)
+	}
+	return err == nil
+}
+
+// firstOf is the first of joined errors: the others say the same of smaller sizes.
+func firstOf(err error) error {
+	if j, ok := err.(interface{ Unwrap() []error }); ok && len(j.Unwrap()) > 0 {
+		return firstOf(j.Unwrap()[0])
+	}
+	return err
+}
+
+// resize makes the file hold size bytes of space. A failure leaves it as it was.
+func (r *reserve) resize(size int64) (err error) {
+	f, err := r.fs.OpenFile(r.path)
+	if errors.Is(err, os.ErrNotExist) {
+		f, err = r.fs.CreateFile(r.path)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if size > r.mu.have {
+		if err := f.Preallocate(0, size); err != nil {
+			_ = f.Truncate(r.mu.have) // gives back what was found beyond
+			return err
+		}
+	}
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// Err is why the reserve is not whole, an ENOSPC as a rule, or nil.
+func (r *reserve) Err() error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.err == nil {
+		return nil
+	}
+	return fmt.Errorf("the reserve holds %d of %d bytes: %w", r.mu.have, r.want, firstOf(r.mu.err))
+}
+
+// sizes are the bytes that are held and those that are wanted.
+func (r *reserve) sizes() (have, want int64) {
+	if r == nil {
+		return 0, 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.have, r.want
+}
+
+// keepReserve makes the reserve whole again once there is space.
+func (n *Node) keepReserve() {
+	tick := time.NewTicker(reserveRetry)
+	defer tick.Stop()
+	for !n.reserve.restore() {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
