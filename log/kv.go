@@ -22,6 +22,7 @@ func (s *Store) openDB() error {
 	db, err := pebble.Open(s.path("kv"), &pebble.Options{
 		FS:                          s.kvfs,
 		DisableWAL:                  true,
+		ReadOnly:                    s.opts.readOnly,
 		Cache:                       cache,
 		MemTableSize:                uint64(s.opts.MemTableBytes),
 		MemTableStopWritesThreshold: 4,
@@ -40,6 +41,11 @@ func (s *Store) openDB() error {
 	s.db = db
 	s.kvfs.Patient()
 	return nil
+}
+
+// kvGone is the error of a call that Pebble has ended: what it met, as damage of the rows.
+func (s *Store) kvGone() error {
+	return s.corrupt(&CorruptError{Path: "kv", Position: -1, Err: fmt.Errorf("%w: %w", ErrCorrupt, s.poisonedErr())})
 }
 
 // flushDB makes what Pebble holds durable. On a full disk it waits for space, but not beyond ctx or the store's end.
@@ -69,7 +75,7 @@ func (s *Store) closeDB() error {
 
 // kvError makes what Pebble says about damage an ErrCorrupt.
 func (s *Store) kvError(err error) error {
-	if err != nil && (errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errRow)) {
+	if err != nil && !errors.Is(err, ErrCorrupt) && (errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errRow)) {
 		return s.corrupt(&CorruptError{Path: "kv", Position: -1, Err: fmt.Errorf("%w: %w", ErrCorrupt, err)})
 	}
 	return err

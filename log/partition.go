@@ -221,5 +221,5 @@ func (p *Partition) Read(from int64, maxBytes int, buf []Batch) ([]Batch, error)
 	if p.Dropped() {
 		return buf, fmt.Errorf("%w: %s", ErrUnknownPartition, p.id)
 	}
-	return buf, &CorruptError{Path: p.st.partitionDir(p.id), Partition: p.id, Offset: from, Position: -1, Err: fmt.Errorf("%w: no file holds the offset", ErrCorrupt)}
+	return buf, &CorruptError{Path: p.st.missing(p, from), Partition: p.id, Offset: from, Position: -1, Err: fmt.Errorf("%w: no file holds the offset", ErrCorrupt)}
 }

@@ -111,6 +111,20 @@ func (s *Store) readMixed(p *Partition, from int64, maxBytes int, buf []Batch) (
 	return out, retry && err == nil, err
 }
 
+// missing names what should hold an offset and does not: the mixed file that a row says, or the partition's directory.
+func (s *Store) missing(p *Partition, offset int64) string {
+	path := s.partitionDir(p.id)
+	_ = s.use(func() error { // closed: as good as it gets
+		return s.eachRun(s.db, p.id, offset, func(_ int64, file uint64, h segment.Head, _ []byte) (bool, error) {
+			if h.First <= offset {
+				path = s.mixedPath(file)
+			}
+			return false, nil
+		})
+	})
+	return path
+}
+
 // readRun reads batches of one run of the mixed segment, from the one at from on.
 func (s *Store) readRun(p *Partition, file uint64, block []byte, from int64, maxBytes int, buf []Batch) (got runBatches, again bool, err error) {
 	got.out = buf

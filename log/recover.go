@@ -28,7 +28,49 @@ import (
 //
 // Errors: ErrAheadOfLog; *CorruptError; what the file system says.
 func Open(o Options) (*Store, error) {
+	s := newStore(o)
+	o = s.opts
+	if err := fsx.MkdirAll(o.FS, o.Dir); err != nil {
+		return nil, fmt.Errorf("log: %w", err)
+	}
+	c, err := readManifest(o.FS, s.path(manifestName))
+	if err != nil {
+		return nil, err
+	}
+	err = fsx.Survive(func() error {
+		if err := s.openDB(); err != nil {
+			return err
+		}
+		if err := s.recover(c); err != nil {
+			s.w.closeFiles()
+			s.handles.close()
+			return errors.Join(err, s.closeDB())
+		}
+		return nil
+	}, s.kvGone)
+	if err != nil {
+		return nil, err
+	}
+	if o.Manual {
+		if err := s.findOrphans(); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		return s, nil
+	}
+	s.compactor.running <- struct{}{} // until tidy is over
+	s.done.Add(3)
+	go s.run()
+	go s.tidy()
+	go s.runCompactor()
+	return s, nil
+}
+
+// newStore is a store with nothing in it and nothing open.
+func newStore(o Options) *Store {
 	o = o.withDefaults()
+	if o.offline {
+		o.FS = fsx.Unlocked(o.FS) // a database that was given up keeps its lock
+	}
 	s := &Store{
 		opts: o, dropped: map[PartitionID]droppedAt{}, settings: map[PartitionSettings]*PartitionSettings{},
 		maxProducers: o.maxProducers, token: make(chan struct{}, 1), kicks: make(chan struct{}, 1), closed: make(chan struct{}),
@@ -46,37 +88,29 @@ func Open(o Options) (*Store, error) {
 		s: s, mixed: map[uint64]mixedFile{}, moved: map[PartitionID]int64{}, logReader: entryReader{log: o.Log},
 		dirty: dirtyFiles{s: s, m: map[string]fsx.File{}, dirs: map[string]bool{}},
 	}
-	if err := fsx.MkdirAll(o.FS, o.Dir); err != nil {
-		return nil, fmt.Errorf("log: %w", err)
-	}
-	c, err := readManifest(o.FS, s.path(manifestName))
-	if err != nil {
-		return nil, err
-	}
-	if err := s.openDB(); err != nil {
-		return nil, err
-	}
-	if err := s.recover(c); err != nil {
-		s.w.closeFiles()
-		s.handles.close()
-		return nil, errors.Join(err, s.closeDB())
-	}
-	if o.Manual {
-		if err := s.findOrphans(); err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
-		return s, nil
-	}
-	s.compactor.running <- struct{}{} // until tidy is over
-	s.done.Add(3)
-	go s.run()
-	go s.tidy()
-	go s.runCompactor()
-	return s, nil
+	return s
 }
 
 // recover loads the rows and repairs the files. c is the last checkpoint.
 func (s *Store) recover(c point) error {
+	if err := s.load(c); err != nil {
+		return err
+	}
+	if err := s.repair(c.index); err != nil {
+		var bad *CorruptError
+		if errors.As(err, &bad) {
+			err = s.corrupt(bad)
+		}
+		return err
+	}
+	if err := s.remakeMixed(); err != nil {
+		return err
+	}
+	return s.findMixedOrphans()
+}
+
+// load reads the rows. c is the last checkpoint.
+func (s *Store) load(c point) error {
 	s.w.checkpoint.Store(&c)
 	a, err := s.loadApplied()
 	if err != nil {
@@ -99,17 +133,7 @@ func (s *Store) recover(c point) error {
 			return err
 		}
 	}
-	if err := s.repair(c.index); err != nil {
-		var bad *CorruptError
-		if errors.As(err, &bad) {
-			err = s.corrupt(bad)
-		}
-		return err
-	}
-	if err := s.remakeMixed(); err != nil {
-		return err
-	}
-	return s.findMixedOrphans()
+	return nil
 }
 
 // remakeMixed makes the mixed file that is written, if a crash has taken it. Recovery has written it again if anything in
@@ -131,7 +155,7 @@ func (s *Store) remakeMixed() error {
 // checkLog holds the applied index against the log: what the store has applied must be there, unless it is
 // so old that the log has let go of it.
 func (s *Store) checkLog(a point) error {
-	if s.opts.Log == nil || a.index == 0 {
+	if s.opts.Log == nil || a.index == 0 || s.opts.offline {
 		return nil
 	}
 	first, last := s.opts.Log.Bounds()
@@ -308,10 +332,15 @@ func (s *Store) repair(checkpoint uint64) error {
 		case l == nil:
 			return nil // dropped since
 		case row.mixed:
-			return r.mixed(p, l, row.base)
+			err = r.mixed(p, l, row.base)
 		default:
-			return r.own(p, l, &row)
+			err = r.own(p, l, &row)
 		}
+		if err != nil && s.opts.offline {
+			s.opts.Logger.Warn("not written again", "partition", p.id.String(), "err", err)
+			return nil // who repairs the store finds it
+		}
+		return err
 	})
 }
 
@@ -395,7 +424,7 @@ func (r *repairer) open(p *Partition, path string, pos, offset int64) (fsx.File,
 	d := &r.s.w.dirty
 	f, err := d.open(path, false)
 	if errors.Is(err, os.ErrNotExist) {
-		if pos > 0 && !r.made(path) {
+		if pos > 0 && !r.made(path) && !r.s.opts.offline {
 			return nil, &CorruptError{Path: path, Partition: p.id, Offset: offset, Position: 0, Err: err}
 		}
 		f, err = d.open(path, true)

@@ -69,6 +69,9 @@ type Options struct {
 	// Events are told about state changes.
 	Events Events
 
+	readOnly bool // Pebble is opened for reading only
+	offline  bool // the store is opened to be repaired: its log may be damaged, and files may be missing
+
 	maxProducers int // MaxProducers, smaller in tests
 	mergeRuns    int // mergeRuns, smaller in tests
 	sweepRuns    int // sweepRuns, smaller in tests

@@ -189,13 +189,24 @@ type Range struct{ First, Last int64 }
 // ErrLost is why a segment cannot be made anew: batches are gone, and it was not allowed to give them up.
 var ErrLost = errors.New("segment: batches are lost")
 
+// Sources are where Rebuild finds what a segment does not hold any more.
+type Sources struct {
+	// Original returns the batch that r names as it was written, nil if it is nowhere. nil: nowhere.
+	Original func(r *Ref) []byte
+	// Whence returns where in the shard's log a batch came from: the fields Index, Unit, EntryPos and AppendTime. nil:
+	// nobody knows.
+	Whence func(batch []byte) (Ref, bool)
+	// GiveUp allows that batches are lost.
+	GiveUp bool
+}
+
 // Rebuild makes a segment anew out of what is left of it. Batches come from the log file where they are sound, otherwise
-// from original, which answers a batch as it was written with where it came from, or false. A batch that nobody has is
-// ErrLost, unless giveUp: then its offsets become an empty batch. Without damage to the log file the new index is proven
-// by the chain: it must end in the link that is known from elsewhere.
+// from their original. A batch that nobody has is ErrLost, unless it is given up: then its offsets become an empty batch.
+// Without damage to the log file the new index is proven by the chain: it must end in the link that is known from
+// elsewhere.
 //
 // The whole segment is held in memory.
-func Rebuild(seed Seed, index, log io.ReaderAt, x Extent, original func(base int64) ([]byte, Ref, bool), giveUp bool) (*Rebuilt, error) {
+func Rebuild(seed Seed, index, log io.ReaderAt, x Extent, from Sources) (*Rebuilt, error) {
 	blocks, _, err := readIndex(index, x)
 	if err != nil {
 		return nil, err
@@ -205,7 +216,7 @@ func Rebuild(seed Seed, index, log io.ReaderAt, x Extent, original func(base int
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read log: %w", err)
 	}
-	m := maker{seed: seed, b: b[:n], x: x, original: original, giveUp: giveUp}
+	m := maker{seed: seed, b: b[:n], x: x, from: from, next: x.First}
 	for i := range blocks {
 		if err := m.until(blocks[i].head.First, blocks[i].head.Pos); err != nil {
 			return nil, err
@@ -232,16 +243,14 @@ func Rebuild(seed Seed, index, log io.ReaderAt, x Extent, original func(base int
 
 // A maker writes a segment anew, batch by batch.
 type maker struct {
-	seed     Seed
-	b        []byte // the old log file
-	x        Extent
-	original func(base int64) ([]byte, Ref, bool)
-	giveUp   bool
+	seed Seed
+	b    []byte // the old log file
+	x    Extent
+	from Sources
 
 	log, index []byte
 	link       uint32
 	next, pos  int64 // offset and byte of the old log file that come next
-	begun      bool
 	last       Ref   // the last one written
 	refs       []Ref // of the block under way
 	prev       uint32
@@ -262,7 +271,7 @@ func (m *maker) block(k *block) error {
 		var batch []byte
 		if end := r.Pos + int64(r.Size); end <= int64(len(m.b)) && m.seed.Verify(m.b[r.Pos:end], r, prev) == nil {
 			batch = m.b[r.Pos:end]
-		} else if have, _, ok := m.find(r.Base); ok && m.seed.Verify(have, r, prev) == nil {
+		} else if have := m.original(r); have != nil && m.seed.Verify(have, r, prev) == nil {
 			batch = have
 		} else if err := m.giveUpTo(r.Last + 1); err != nil {
 			return err
@@ -276,33 +285,34 @@ func (m *maker) block(k *block) error {
 	return nil
 }
 
-func (m *maker) find(base int64) ([]byte, Ref, bool) {
-	if m.original == nil {
-		return nil, Ref{}, false
+func (m *maker) original(r *Ref) []byte {
+	if m.from.Original == nil {
+		return nil
 	}
-	return m.original(base)
+	return m.from.Original(r)
 }
 
 // until writes the batches up to an offset, which begins at a byte, without an index.
 func (m *maker) until(offset, pos int64) error {
-	if !m.begun {
-		m.begun, m.next = true, m.x.First
-	}
 	for m.next < offset {
-		have, ref, known := m.find(m.next)
 		batch := m.parse(pos)
-		switch {
-		case batch == nil && known:
-			batch = have
-		case batch == nil:
-			return m.giveUpTo(offset)
+		if batch == nil {
+			if err := m.giveUpTo(offset); err != nil {
+				return err
+			}
+			break
 		}
-		h, err := record.Verify(batch)
-		if err != nil || h.BaseOffset != m.next || h.LastOffset() >= offset {
-			return m.giveUpTo(offset)
+		h, err := record.ParseHeader(batch)
+		if err != nil {
+			return err // it was parsed before
+		}
+		ref, known := Ref{Index: m.last.Index, Unit: m.last.Unit, AppendTime: m.last.AppendTime}, false
+		if m.from.Whence != nil {
+			if r, ok := m.from.Whence(batch); ok && r.Index >= m.last.Index {
+				ref, known = r, true
+			}
 		}
 		if !known {
-			ref = Ref{Index: m.last.Index, Unit: m.last.Unit, AppendTime: m.last.AppendTime}
 			m.guessed++
 		}
 		ref.Base, ref.Last, ref.Size, ref.Term, ref.MaxTimestamp = h.BaseOffset, h.LastOffset(), int32(len(batch)), uint64(h.LeaderEpoch), h.MaxTimestamp
@@ -325,7 +335,7 @@ func (m *maker) parse(end int64) []byte {
 		return nil
 	}
 	h, err := record.Verify(b[:n])
-	if err != nil || h.BaseOffset != m.next {
+	if err != nil || h.BaseOffset != m.next || h.LastOffset() < m.next || h.LastOffset() >= m.x.End {
 		return nil
 	}
 	return b[:n]
@@ -333,7 +343,7 @@ func (m *maker) parse(end int64) []byte {
 
 // giveUpTo writes an empty batch for the offsets that come next, up to an offset.
 func (m *maker) giveUpTo(offset int64) error {
-	if !m.giveUp {
+	if !m.from.GiveUp {
 		return fmt.Errorf("%w: offsets %d to %d", ErrLost, m.next, offset-1)
 	}
 	b := EmptyBatch(m.next, offset-1, int32(m.last.Term))

@@ -192,15 +192,7 @@ type place struct {
 }
 
 func (r *recovery) run() error {
-	for i := 1; i < len(r.files); i++ {
-		if r.files[i].seq != r.files[i-1].seq+1 {
-			return &CorruptError{Segment: r.files[i-1].seq + 1, Reason: "the segment's file is missing"}
-		}
-	}
-	if err := r.readAll(); err != nil {
-		return err
-	}
-	if err := r.judge(); err != nil {
+	if err := r.read(); err != nil {
 		return err
 	}
 	if r.live == 0 {
@@ -210,6 +202,19 @@ func (r *recovery) run() error {
 		return err
 	}
 	return r.install()
+}
+
+// read reads what there is and judges it. It changes nothing on the disk.
+func (r *recovery) read() error {
+	for i := 1; i < len(r.files); i++ {
+		if r.files[i].seq != r.files[i-1].seq+1 {
+			return &CorruptError{Segment: r.files[i-1].seq + 1, Reason: "the segment's file is missing"}
+		}
+	}
+	if err := r.readAll(); err != nil {
+		return err
+	}
+	return r.judge()
 }
 
 // readAll reads groups until there are no more.
