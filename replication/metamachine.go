@@ -132,20 +132,27 @@ func openMeta(fs fsx.FS, dir string, logger *slog.Logger) (*metaMachine, error) 
 	m.fs = fsx.NewPatient(fs, fsx.PatientOptions{State: m.waits})
 	cache := pebble.NewCache(4 << 20)
 	defer cache.Unref()
-	db, err := pebble.Open(dir, &pebble.Options{
-		FS: m.fs, DisableWAL: true, Cache: cache, MemTableSize: 8 << 20, MaxOpenFiles: 64,
-		FormatMajorVersion: pebble.FormatNewest, Logger: pebbleLogger{m},
-		// Apply must not wait for a compaction.
-		L0StopWritesThreshold: 1000, MemTableStopWritesThreshold: 16,
-	})
+	var c *Catalog
+	var term uint64
+	err := fsx.Survive(func() error {
+		db, err := pebble.Open(dir, &pebble.Options{
+			FS: m.fs, DisableWAL: true, Cache: cache, MemTableSize: 8 << 20, MaxOpenFiles: 64,
+			FormatMajorVersion: pebble.FormatNewest, Logger: pebbleLogger{m},
+			// Apply must not wait for a compaction.
+			L0StopWritesThreshold: 1000, MemTableStopWritesThreshold: 16,
+		})
+		if err != nil {
+			return err
+		}
+		m.db = db
+		m.fs.Patient()
+		if c, term, err = load(db); err != nil {
+			return errors.Join(err, db.Close())
+		}
+		return nil
+	}, m.Err)
 	if err != nil {
-		return nil, fmt.Errorf("replication: open metadata rows: %w", err)
-	}
-	m.db = db
-	m.fs.Patient()
-	c, term, err := load(db)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, fmt.Errorf("replication: open metadata rows in %s: %w", dir, err)
 	}
 	m.catalog.Store(c)
 	m.term.Store(term)
@@ -173,6 +180,9 @@ func (p pebbleLogger) Fatalf(format string, args ...any) {
 	p.m.fail(fmt.Errorf(format, args...))
 	goruntime.Goexit()
 }
+
+// errMetaRow is a row that makes no sense.
+var errMetaRow = errors.New("replication: metadata row")
 
 // load reads the whole catalogue out of the rows.
 func load(db pebble.Reader) (*Catalog, uint64, error) {
@@ -227,7 +237,7 @@ func load(db pebble.Reader) (*Catalog, uint64, error) {
 			err = errors.New("unknown row")
 		}
 		if err != nil {
-			return nil, 0, errors.Join(fmt.Errorf("replication: metadata row %q: %w", k, err), it.Close())
+			return nil, 0, errors.Join(fmt.Errorf("%w %q: %w", errMetaRow, k, err), it.Close())
 		}
 	}
 	if err := it.Close(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,7 +144,7 @@ func (n *Node) open() error {
 	}
 	var err error
 	if n.lock, err = fs.Lock(fs.PathJoin(n.o.Dir, lockFile)); err != nil {
-		return fmt.Errorf("lock (is another process using it?): %w", err)
+		return inUse(fs, n.o.Dir, err)
 	}
 	if n.reserve, err = openReserve(fs, n.o.Dir, n.o.ReserveBytes, n.o.Logger); err != nil {
 		return err
@@ -154,7 +155,7 @@ func (n *Node) open() error {
 	if n.id, err = loadIdentity(fs, n.o.Dir, n.o.Now()); err != nil {
 		return err
 	}
-	mark := OpenMark{BootID: n.o.BootID, Since: n.o.Now().UTC()}
+	mark := OpenMark{BootID: n.o.BootID, Since: n.o.Now().UTC(), PID: os.Getpid()}
 	if n.startup, err = markOpen(fs, n.o.Dir, mark); err != nil {
 		return err
 	}

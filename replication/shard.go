@@ -263,7 +263,7 @@ func (s *Shard) check() (lastAppend int64, err error) {
 	first, last := s.wal.FirstIndex(), s.wal.LastIndex()
 	switch {
 	case have && m.Machine > applied:
-		return 0, fmt.Errorf("%w: checkpoint %d, applied %d", ErrStoreBehind, m.Machine, applied)
+		return 0, fmt.Errorf("%w: checkpoint %d, the rows in %s are of %d", ErrStoreBehind, m.Machine, s.o.Dir, applied)
 	case applied > max(last, m.Index):
 		return 0, fmt.Errorf("%w: applied %d, last entry %d", log.ErrAheadOfLog, applied, max(last, m.Index))
 	case last != 0 && first > m.Index+1:

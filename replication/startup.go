@@ -23,6 +23,7 @@ type OpenMark struct {
 	Epoch  int64     `json:"epoch"`   // node epoch, 0 before the start was registered
 	BootID string    `json:"boot_id"` // of the machine, "" if the system does not say
 	Since  time.Time `json:"since"`
+	PID    int       `json:"pid"` // of the process
 }
 
 // A StartKind says how the run before a start ended.

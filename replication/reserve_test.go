@@ -1,0 +1,132 @@
+package replication
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/headrace/headrace/internal/fsx"
+)
+
+// A tightDisk is a memory disk without space for anything but what the reserve gives back.
+type tightDisk struct {
+	fsx.FS
+	full atomic.Bool
+	left atomic.Int64 // operations that still find space
+}
+
+func newTightDisk() *tightDisk {
+	d := &tightDisk{}
+	d.FS = fsx.Inject(fsx.NewMem(), func(op fsx.Op, name string) error {
+		reserve := strings.HasSuffix(name, "/"+reserveFile)
+		switch {
+		case !d.full.Load():
+			return nil
+		case op == fsx.OpTruncate && reserve:
+			d.left.CompareAndSwap(0, 200)
+			return nil
+		case op == fsx.OpCreate, op == fsx.OpPreallocate, op == fsx.OpLink, op == fsx.OpMkdir, op == fsx.OpWrite && !strings.Contains(name, "/wal/"):
+		default:
+			return nil
+		}
+		if !reserve && d.left.Add(-1) >= 0 {
+			return nil
+		}
+		d.left.Store(0)
+		return syscall.ENOSPC
+	})
+	return d
+}
+
+// A node whose disk is full when it starts: without a reserve it does not; with one it serves reads and deletes, takes no
+// records, says why, and takes them again once there is space.
+func TestANodeStartsOnAFullDisk(t *testing.T) {
+	d := newTightDisk()
+	o := fullOptions(d)
+	testFullStart(t, o, func() { d.full.Store(true) }, func() { d.full.Store(false) })
+
+	t.Run("without a reserve", func(t *testing.T) {
+		d := newTightDisk()
+		o := fullOptions(d)
+		o.ReserveBytes = -1
+		must(t, openNode(t, o).Close())
+		d.full.Store(true)
+		if n, err := OpenNode(o); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("it starts: %v", err)
+			if n != nil {
+				_ = n.Close()
+			}
+		}
+	})
+}
+
+// The same on a real file system, if this process may mount one.
+func TestANodeStartsOnAFullTmpfs(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=48m"); err != nil {
+		t.Skipf("no file system can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	o := fullOptions(nil)
+	o.Dir = filepath.Join(dir, "data")
+	filler := filepath.Join(dir, "filler")
+	testFullStart(t, o, func() {
+		f, err := os.Create(filler)
+		must(t, err)
+		for size := 1 << 20; size >= 4096; {
+			if _, err := f.Write(make([]byte, size)); err != nil {
+				size /= 2
+			}
+		}
+		must(t, f.Close())
+	}, func() { must(t, os.Remove(filler)) })
+}
+
+func testFullStart(t *testing.T, o NodeOptions, fill, free func()) {
+	t.Helper()
+	ctx := t.Context()
+	n := openNode(t, o)
+	must(t, n.Meta().CreateTopic(ctx, TopicSpec{Name: "kept", Partitions: 1}))
+	must(t, n.Meta().CreateTopic(ctx, TopicSpec{Name: "gone", Partitions: 1}))
+	id := partition(t, n, "kept", 0)
+	if r := produce(ctx, n, id, "a"); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	whole := func() bool {
+		have, want := n.Reserve()
+		return have == want && want > 0
+	}
+	eventually(t, "the reserve is whole", whole)
+	must(t, n.Close())
+
+	fill()
+	n = openNode(t, o)
+	defer func() { must(t, n.Close()) }()
+	eventually(t, "it says that the reserve is not whole", func() bool {
+		return strings.Contains(strings.Join(n.Ready(), "; "), "the reserve holds")
+	})
+	if r := produce(ctx, n, id, "b"); !errors.Is(r.Err, ErrNoRoom) || !errors.Is(r.Err, syscall.ENOSPC) || r.Outcome != No {
+		t.Errorf("a record on a full disk: %v %v", r.Outcome, r.Err)
+	}
+	if got := values(t, n, id); len(got) != 1 || got[0] != "a" {
+		t.Errorf("read %q", got)
+	}
+	must(t, n.Meta().DeleteTopic(ctx, "gone"))
+
+	free()
+	eventually(t, "the reserve is whole again", whole)
+	eventually(t, "records are taken", func() bool { return produce(ctx, n, id, "c").Err == nil })
+	if got := values(t, n, id); len(got) != 2 || got[1] != "c" {
+		t.Errorf("read %q", got)
+	}
+}
