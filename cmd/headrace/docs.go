@@ -105,6 +105,8 @@ read commands the fields of the API.
 | 6 | the server cannot be reached, or is not ready |
 | 7 | the module, schema or input is invalid |
 | 8 | partly done |
+| 9 | a data directory is torn: the next start mends it |
+| 10 | a data directory is rotten, or cannot be repaired without a loss |
 | 130 | interrupted |
 
 An error says what happened, why, what to do, and its [code](errors.md):

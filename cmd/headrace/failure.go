@@ -29,6 +29,8 @@ const (
 	exitUnreachable = 6
 	exitInvalid     = 7
 	exitPartly      = 8
+	exitTorn        = 9
+	exitRotten      = 10
 	exitInterrupted = 130
 )
 
@@ -80,6 +82,11 @@ var commandCodes = []codeInfo{
 	{Code: "E2009", Title: "the change would break readers or writers", Why: "The plan above holds a `break`.", Fix: "Undo that part of the change, or add --allow-break if it is meant."},
 	{Code: "E2010", Title: "unknown error code", Why: "No error has this code.", Fix: "`headrace explain-error` without a code lists them all."},
 	{Code: "E2011", Title: "the topic has no such partition", Why: "Partitions are numbered from 0.", Fix: "`headrace topic describe TOPIC` lists them."},
+	{Code: "E2012", Title: "the data directory is in use", Why: "A server has it open, and two would destroy it.", Fix: "Stop the server that the message names first."},
+	{Code: "E2013", Title: "the data directory is torn", Why: "The last run was cut off in the middle of a write; nothing that was acknowledged is lost.", Fix: "Start the server: it cuts off or writes again what is torn."},
+	{Code: "E2014", Title: "the data directory is rotten", Why: "Bytes on the disk are no longer what was written: the disk, its controller or somebody has changed them.", Fix: "Copy the directory, then run `headrace debug log --repair`. Distrust the disk."},
+	{Code: "E2015", Title: "the repair would lose acknowledged records", Why: "Nothing on this disk holds them any more.", Fix: "Restore a backup, or accept the loss with --repair --accept-loss after copying the directory."},
+	{Code: "E2016", Title: "the damage cannot be repaired", Why: "What is damaged is held by no other file.", Fix: "Restore a backup of the directory, or start with an empty one."},
 	{Code: "E2099", Title: "the command failed", Why: "The message is the underlying error's.", Fix: "Try again; if it stays, report it with the message."},
 }
 

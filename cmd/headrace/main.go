@@ -104,7 +104,7 @@ Or see all of it:      headrace demo`,
 	add("server", a.serveCmd(), a.statusCmd(), a.demoCmd(), a.benchCmd())
 	add("data", a.topicCmd(), a.produceCmd(), a.consumeCmd())
 	add("pipelines", a.applyCmd(), a.checkCmd(), a.explainCmd(), a.fmtCmd(), a.moduleCmd(), a.pipelineCmd())
-	add("other", a.versionCmd(), a.explainErrorCmd(), a.docsCmd())
+	add("other", a.versionCmd(), a.explainErrorCmd(), a.debugCmd(), a.docsCmd())
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
 	explainArgs(root)
