@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,7 +33,7 @@ func newTightDisk() *tightDisk {
 		case op == fsx.OpTruncate && reserve:
 			d.left.CompareAndSwap(0, 200)
 			return nil
-		case op == fsx.OpCreate, op == fsx.OpPreallocate, op == fsx.OpLink, op == fsx.OpMkdir, op == fsx.OpWrite && !strings.Contains(name, "/wal/"):
+		case op == fsx.OpCreate, op == fsx.OpPreallocate, op == fsx.OpLink, op == fsx.OpWrite && !strings.Contains(name, "/wal/"):
 		default:
 			return nil
 		}
@@ -115,7 +117,9 @@ func testFullStart(t *testing.T, o NodeOptions, fill, free func()) {
 	eventually(t, "it says that the reserve is not whole", func() bool {
 		return strings.Contains(strings.Join(n.Ready(), "; "), "the reserve holds")
 	})
-	if r := produce(ctx, n, id, "b"); !errors.Is(r.Err, ErrNoRoom) || !errors.Is(r.Err, syscall.ENOSPC) || r.Outcome != No {
+	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if r := produce(brief, n, id, "b"); !errors.Is(r.Err, ErrNoRoom) || !errors.Is(r.Err, syscall.ENOSPC) || r.Outcome != No {
 		t.Errorf("a record on a full disk: %v %v", r.Outcome, r.Err)
 	}
 	if got := values(t, n, id); len(got) != 1 || got[0] != "a" {
