@@ -234,7 +234,7 @@ func (r *restorer) run(p *Partition, base int64, file uint64, h segment.Head, bl
 	}
 	r.mixBuf = append(r.mixBuf, buf...)
 	r.mixOld[file] += h.Bytes
-	_ = r.batch.Set(offsetKey(rowMixed, p.id, base), encodeMixed(r.mixFile, segment.AppendBlock(nil, out, 0)), nil) // in memory
+	_ = r.batch.Set(offsetKey(rowMixed, p.id, base), appendMixed(nil, r.mixFile, segment.AppendBlock(nil, out, 0)), nil) // in memory
 	r.done = append(r.done, fix)
 	return nil
 }
