@@ -1,4 +1,6 @@
-package server_test
+// Package damage_test damages files of a server and looks what comes of it. It stands alone because a database that is given
+// up leaves its goroutines behind, which in a server ends with the process.
+package damage_test
 
 import (
 	"context"
@@ -25,9 +27,18 @@ import (
 	"github.com/headrace/headrace/server"
 )
 
+func client(t *testing.T, s *server.Server, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(s.KafkaAddr())}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
 func damageOptions(fs fsx.FS) server.Options {
-	o := options(fs)
-	o.NoEngine = true
+	o := server.Options{Data: "/data", FS: fs, KafkaAddr: "127.0.0.1:0", HTTPAddr: "-", NoEngine: true}
 	o.Node.Data.WALSegmentBytes, o.Node.Meta.WALSegmentBytes = 1<<20, 256<<10
 	o.Node.SegmentBytes, o.Node.ReserveBytes = 256<<10, -1
 	o.Node.OpenTimeout = 20 * time.Second
@@ -40,7 +51,11 @@ func fill(t *testing.T) (stopped, crashed *fsx.Mem) {
 	t.Helper()
 	fs := fsx.NewMem()
 	o := damageOptions(fs)
-	s := start(t, o)
+	s, err := server.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() }) // it was closed before, or the test has failed
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	admin := kadm.NewClient(client(t, s))
