@@ -227,7 +227,7 @@ func (in *inspector) findPlaced(checkpoint uint64) error {
 			if err != nil {
 				return fmt.Errorf("%w: %w", errRow, err)
 			}
-			path, first = in.s.logPath(id, row.base), h.First
+			path, first = fmt.Sprintf("%s#%d", id, row.base), h.First
 		}
 		if have, ok := in.placed[path]; !ok || first < have {
 			in.placed[path] = first
@@ -293,7 +293,7 @@ func extentOf(seg *segmentInfo) segment.Extent {
 
 func (in *inspector) segment(p *Partition, seg *segmentInfo, rep *PartitionReport) (SegmentReport, error) {
 	s := in.s
-	path, index := s.logPath(p.id, seg.base), s.indexPath(p.id, seg.base)
+	path, index := s.logPath(p.id, seg), s.indexPath(p.id, seg)
 	out := SegmentReport{
 		Path: path, Base: seg.base, End: seg.end, LogBytes: seg.logBytes, IndexBytes: seg.indexBytes, Verdict: wal.Clean,
 		FirstAppend: time.Unix(0, seg.firstAppend).UTC(), LastAppend: time.Unix(0, seg.lastAppend).UTC(),
@@ -326,7 +326,7 @@ func (in *inspector) segment(p *Partition, seg *segmentInfo, rep *PartitionRepor
 			}
 		}
 	}
-	from, ok := in.placed[path]
+	from, ok := in.placed[fmt.Sprintf("%s#%d", p.id, seg.base)]
 	for _, f := range faults {
 		v := wal.Rotten
 		if ok && f.First >= from {
@@ -346,12 +346,12 @@ func (in *inspector) segment(p *Partition, seg *segmentInfo, rep *PartitionRepor
 
 // verifySegment reads a segment from the block that holds an offset on. See segment.Verify.
 func (s *Store) verifySegment(p *Partition, seg *segmentInfo, from int64, visit func(*segment.Ref, []byte), pause func(int64) error) ([]segment.Fault, error) {
-	index, done, _, err := s.reader(s.indexPath(p.id, seg.base))
+	index, done, _, err := s.reader(s.indexPath(p.id, seg))
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	log, done2, _, err := s.reader(s.logPath(p.id, seg.base))
+	log, done2, _, err := s.reader(s.logPath(p.id, seg))
 	if err != nil {
 		return nil, err
 	}

@@ -102,7 +102,7 @@ func (r *restorer) segment(p *Partition, seg *segmentInfo) error {
 	if err != nil || len(faults) == 0 {
 		return err
 	}
-	logPath, indexPath := s.logPath(p.id, seg.base), s.indexPath(p.id, seg.base)
+	logPath, indexPath := s.logPath(p.id, seg), s.indexPath(p.id, seg)
 	index, done, _, err := s.reader(indexPath)
 	if err != nil {
 		return err
