@@ -509,8 +509,6 @@ func (a *applying) dropPartition(id PartitionID, meta uint64) {
 	if s.lastPart == p {
 		s.lastPart = nil
 	}
-	p.mu.Lock()
-	p.mu.dropped = true
-	p.wakeLocked()
-	p.mu.Unlock()
+	p.dropped.Store(true)
+	p.wake()
 }

@@ -46,7 +46,7 @@ func (s *Store) trimCache() {
 			c.items[c.head] = cacheItem{}
 			c.head++
 			c.bytes -= x.bytes
-			x.p.evict(index)
+			x.p.tail.evict(index)
 		}
 		s.metrics.evicted.Add(1)
 	}

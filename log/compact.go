@@ -383,7 +383,7 @@ func (s *Store) pass(ctx context.Context, p *Partition, now int64) (done Compact
 		}
 		done.Rounds++
 		done.End = end
-		p.evictPlaced(end) // or readers would go on to see what is gone while it is in memory
+		p.tail.evictPlaced(end) // or readers would go on to see what is gone while it is in memory
 		if end >= border {
 			return done, nil
 		}

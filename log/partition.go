@@ -62,14 +62,15 @@ type Partition struct {
 	producers  map[int64]*producer
 	dirty      bool // in the pending round
 
-	mu struct {
+	tail tail
+
+	// Who waits for records. Apply takes the lock only when somebody does, which watched tells, and whoever watches
+	// holds it for no more than a change of the list.
+	watched atomic.Int32
+	dropped atomic.Bool
+	waiters struct {
 		sync.Mutex
-		tail    []tailBatch // adjacent batches up to the log end
-		head    int         // tail[:head] is gone
-		evicted int         // tail[head:head+evicted] has no Data
-		placed  int64       // batches below are in files
-		waiters []waiting
-		dropped bool
+		list []waiting
 	}
 }
 
@@ -86,96 +87,35 @@ func (p *Partition) LogEnd() int64 { return p.end.Load() }
 func (p *Partition) Settings() PartitionSettings { return *p.settings.Load() }
 
 // Dropped reports that the partition has been dropped from the store.
-func (p *Partition) Dropped() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.dropped
-}
+func (p *Partition) Dropped() bool { return p.dropped.Load() }
 
 // push adds a batch at the log end and wakes readers. Apply goroutine.
 func (p *Partition) push(b *tailBatch) {
-	p.mu.Lock()
-	m := &p.mu
-	if m.head > 0 && len(m.tail) == cap(m.tail) && m.head >= len(m.tail)/2 {
-		n := copy(m.tail, m.tail[m.head:])
-		clear(m.tail[n:])
-		m.tail, m.head = m.tail[:n], 0
-	}
-	m.tail = append(m.tail, *b)
+	p.tail.push(b)
 	p.end.Store(b.Last + 1)
-	p.wakeLocked()
-	p.mu.Unlock()
-}
-
-// evict lets go of the bytes of every batch up to a raft index.
-func (p *Partition) evict(index uint64) {
-	p.mu.Lock()
-	m := &p.mu
-	for i := m.head + m.evicted; i < len(m.tail) && m.tail[i].Index <= index; i++ {
-		m.tail[i].Data = nil
-		m.evicted++
-	}
-	p.trimLocked()
-	p.mu.Unlock()
-}
-
-// evictPlaced lets go of the bytes of the batches below end that are in files.
-func (p *Partition) evictPlaced(end int64) {
-	p.mu.Lock()
-	m := &p.mu
-	for i := m.head + m.evicted; i < len(m.tail) && m.tail[i].Last < min(end, m.placed); i++ {
-		m.tail[i].Data = nil
-		m.evicted++
-	}
-	p.trimLocked()
-	p.mu.Unlock()
-}
-
-// setPlaced notes that the batches below end are in files.
-func (p *Partition) setPlaced(end int64) {
-	p.mu.Lock()
-	p.mu.placed = end
-	p.trimLocked()
-	p.mu.Unlock()
-}
-
-// trimLocked drops batches that are neither in memory nor needed to find their bytes.
-func (p *Partition) trimLocked() {
-	m := &p.mu
-	for m.evicted > 0 && m.tail[m.head].Last < m.placed {
-		m.tail[m.head] = tailBatch{}
-		m.head++
-		m.evicted--
-	}
-	if m.head == len(m.tail) {
-		m.tail, m.head = nil, 0
-	}
-}
-
-// find returns where in mu.tail the batch at from is, or len(mu.tail). mu is held.
-func (p *Partition) find(from int64) int {
-	t := p.mu.tail[p.mu.head:]
-	return p.mu.head + sort.Search(len(t), func(i int) bool { return t[i].Last >= from })
+	p.wake()
 }
 
 // fromTail appends batches from offset on that the tail still knows. known is false if the tail begins
 // above from; evicted is the batch at from if its bytes have left memory.
 func (p *Partition) fromTail(from int64, maxBytes int, buf []Batch) (out []Batch, evicted tailBatch, known bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	t := p.mu.tail[p.mu.head:]
-	if len(t) == 0 || from < t[0].Base {
+	rows := p.tail.live()
+	if len(rows) == 0 || from < rows[0].base {
 		return buf, tailBatch{}, false
 	}
-	i := sort.Search(len(t), func(i int) bool { return t[i].Last >= from })
-	if i < len(t) && t[i].Data == nil {
-		return buf, t[i], true
-	}
-	for n := 0; i < len(t) && t[i].Data != nil; i++ {
-		if n += int(t[i].size); n > maxBytes && n > int(t[i].size) {
+	rows = rows[sort.Search(len(rows), func(i int) bool { return rows[i].last >= from }):]
+	for i, n := 0, 0; i < len(rows); i++ {
+		b := rows[i].batch()
+		if b.Data == nil {
+			if i == 0 {
+				return buf, b, true
+			}
 			break
 		}
-		buf = append(buf, t[i].Batch)
+		if n += int(b.size); n > maxBytes && i > 0 {
+			break
+		}
+		buf = append(buf, b.Batch)
 	}
 	return buf, tailBatch{}, true
 }

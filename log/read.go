@@ -17,16 +17,15 @@ const maxFileRead = 1 << 20
 
 // readEvicted reads batches that are neither in memory nor in a file, from the log.
 func (s *Store) readEvicted(p *Partition, from int64, maxBytes int, buf []Batch) ([]Batch, bool, error) {
-	p.mu.Lock()
-	i := p.find(from)
 	var want []tailBatch
-	for n := 0; i < len(p.mu.tail) && p.mu.tail[i].Data == nil && len(want) < collectBatches; i++ {
-		if n += int(p.mu.tail[i].size); n > min(maxBytes, maxFileRead) && len(want) > 0 {
+	rows := p.tail.from(from)
+	for i, n := 0, 0; i < len(rows) && len(want) < collectBatches; i++ {
+		b := rows[i].batch()
+		if n += int(b.size); b.Data != nil || n > min(maxBytes, maxFileRead) && len(want) > 0 {
 			break
 		}
-		want = append(want, p.mu.tail[i])
+		want = append(want, b)
 	}
-	p.mu.Unlock()
 	r := entryReader{log: s.opts.Log}
 	for i := range want {
 		data, err := r.read(&want[i])
@@ -348,11 +347,10 @@ func (s *Store) batchForTime(p *Partition, from, ms int64) (at int64, found bool
 	if found {
 		return at, true, nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := p.find(from); i < len(p.mu.tail); i++ {
-		if b := &p.mu.tail[i]; b.MaxTimestamp >= ms {
-			return max(b.Base, from), true, nil
+	rows := p.tail.from(from)
+	for i := range rows {
+		if b := &rows[i]; b.maxTimestamp >= ms {
+			return max(b.base, from), true, nil
 		}
 	}
 	return 0, false, nil

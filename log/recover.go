@@ -221,7 +221,7 @@ func (s *Store) loadPartitions() error {
 		p.settings.Store(s.shareSettings(r.settings))
 		p.start.Store(r.start)
 		p.end.Store(r.end)
-		p.mu.placed = r.end
+		p.tail.placed = r.end
 		if r.end > 0 {
 			p.layout.Store(&layout{mixStart: r.mixStart, written: r.end, mixBytes: r.mixBytes, mixRuns: r.mixRuns, mixOldest: r.mixOldest})
 		}

@@ -38,7 +38,7 @@ const chunkBytes = 1 << 20
 // preallocateBytes is the step in which segment files get their space.
 const preallocateBytes = 16 << 20
 
-// collectBatches bounds how long the writer keeps a partition's lock.
+// collectBatches bounds how long one look at a tail is used.
 const collectBatches = 2048
 
 // pending is what has changed since the last round was cut. It is under applyMu.
@@ -121,7 +121,7 @@ type writer struct {
 	// Scratch memory of one row: rows are copied into the batch.
 	row, key, block []byte
 	refs            []segment.Ref
-	some            []tailBatch
+	one             tailBatch // of eachWaiting
 }
 
 type placedLayout struct {
@@ -299,7 +299,7 @@ func (w *writer) carryOut(r *round) error {
 func (w *writer) publish() {
 	for _, x := range w.layouts {
 		x.p.layout.Store(x.l)
-		x.p.setPlaced(x.l.written)
+		x.p.tail.setPlaced(x.l.written)
 	}
 	for n, m := range w.newMix {
 		w.mixed[n] = m
@@ -530,35 +530,24 @@ func (w *writer) mayMove(r *round) bool {
 
 // waiting is how many bytes of batches in [from, end) wait; it stops counting when they are many.
 func (w *writer) waiting(p *Partition, from, end int64) (bytes int64, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := p.find(from); i < len(p.mu.tail) && p.mu.tail[i].Base < end && bytes < w.s.opts.ThinBytes; i++ {
-		bytes += int64(p.mu.tail[i].size)
+	rows := p.tail.from(from)
+	for i := 0; i < len(rows) && rows[i].base < end && bytes < w.s.opts.ThinBytes; i++ {
+		bytes += int64(rows[i].size)
 	}
 	return bytes, nil
 }
 
 // eachWaiting calls f for the batches in [from, end) with their bytes, wherever those are.
 func (w *writer) eachWaiting(p *Partition, from, end int64, f func(b *tailBatch) error) error {
-	some := w.some
-	defer func() {
-		if w.some = nil; cap(some) <= 256 {
-			clear(some[:cap(some)])
-			w.some = some[:0]
-		}
-	}()
+	defer func() { w.one = tailBatch{} }() // it keeps its entry in memory
 	for from < end {
-		p.mu.Lock()
-		i := p.find(from)
-		n := min(len(p.mu.tail)-i, collectBatches)
-		some = append(some[:0], p.mu.tail[i:i+n]...)
-		p.mu.Unlock()
-		if len(some) == 0 {
+		rows := p.tail.from(from) // not for longer than collectBatches: an old list keeps its batches in memory
+		if len(rows) == 0 {
 			return fmt.Errorf("offset %d waits nowhere", from)
 		}
-		for i := range some {
-			b := &some[i]
-			if b.Base >= end {
+		b := &w.one
+		for i := range rows[:min(len(rows), collectBatches)] {
+			if *b = rows[i].batch(); b.Base >= end {
 				return nil
 			}
 			if b.Data == nil {

@@ -124,11 +124,11 @@ func TestAWaiterOverManyPartitionsWakesOnceAndLeavesNothing(t *testing.T) {
 	w.Cancel()
 	w.Cancel()
 	for _, id := range ids {
-		if p, ok := s.Partition(id); ok && len(p.mu.waiters) != 0 {
+		if p, ok := s.Partition(id); ok && len(p.waiters.list) != 0 {
 			t.Fatalf("%s keeps a canceled waiter", id)
 		}
 	}
-	if p, _ := s.Partition(ids[1]); !w.Watch(p, 0) || len(p.mu.waiters) != 0 {
+	if p, _ := s.Partition(ids[1]); !w.Watch(p, 0) || len(p.waiters.list) != 0 {
 		t.Fatal("a canceled waiter watches")
 	}
 }

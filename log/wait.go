@@ -54,24 +54,29 @@ func (w *Waiter) Watch(p *Partition, from int64) bool {
 		w.mu.Unlock()
 		return true
 	}
-	// Registered before it is watched: a Cancel in between finds the partition and takes p.mu after us.
+	// Registered before it is watched: a Cancel in between finds the partition and takes the lock after us.
 	if n := len(w.mu.parts); n == 0 || w.mu.parts[n-1] != p {
 		w.mu.parts = append(w.mu.parts, p)
 	}
 	w.mu.Unlock()
 
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.end.Load() > from || p.mu.dropped || w.canceled.Load() {
+	p.waiters.Lock()
+	defer p.waiters.Unlock()
+	// Counted before the log end is looked at: Apply moves the end before it looks at the count, so that one of the
+	// two sees the other.
+	p.watched.Add(1)
+	if p.end.Load() > from || p.dropped.Load() || w.canceled.Load() {
+		p.watched.Add(-1)
 		return true
 	}
-	for i := range p.mu.waiters {
-		if p.mu.waiters[i].w == w {
-			p.mu.waiters[i].from = min(p.mu.waiters[i].from, from)
+	for i := range p.waiters.list {
+		if x := &p.waiters.list[i]; x.w == w {
+			p.watched.Add(-1)
+			x.from = min(x.from, from)
 			return false
 		}
 	}
-	p.mu.waiters = append(p.mu.waiters, waiting{w, from})
+	p.waiters.list = append(p.waiters.list, waiting{w, from})
 	return false
 }
 
@@ -96,28 +101,33 @@ func (w *Waiter) unwatch() {
 	w.mu.parts = nil
 	w.mu.Unlock()
 	for _, p := range parts {
-		p.mu.Lock()
-		p.mu.waiters = slices.DeleteFunc(p.mu.waiters, func(x waiting) bool { return x.w == w })
-		if len(p.mu.waiters) == 0 {
-			p.mu.waiters = nil
+		p.waiters.Lock()
+		n := len(p.waiters.list)
+		p.waiters.list = slices.DeleteFunc(p.waiters.list, func(x waiting) bool { return x.w == w })
+		p.watched.Add(int32(len(p.waiters.list) - n))
+		if len(p.waiters.list) == 0 {
+			p.waiters.list = nil
 		}
-		p.mu.Unlock()
+		p.waiters.Unlock()
 	}
 }
 
-// wakeLocked wakes the waiters that the partition has something for. p.mu is held.
-func (p *Partition) wakeLocked() {
-	if len(p.mu.waiters) == 0 {
+// wake wakes the waiters that the partition has something for. Apply goroutine.
+func (p *Partition) wake() {
+	if p.watched.Load() == 0 {
 		return
 	}
-	end, keep := p.end.Load(), p.mu.waiters[:0]
-	for _, x := range p.mu.waiters {
-		if x.from < end || p.mu.dropped {
+	p.waiters.Lock()
+	defer p.waiters.Unlock()
+	end, keep := p.end.Load(), p.waiters.list[:0]
+	for _, x := range p.waiters.list {
+		if x.from < end || p.dropped.Load() {
 			x.w.wake()
 		} else {
 			keep = append(keep, x)
 		}
 	}
-	clear(p.mu.waiters[len(keep):])
-	p.mu.waiters = keep
+	p.watched.Add(int32(len(keep) - len(p.waiters.list)))
+	clear(p.waiters.list[len(keep):])
+	p.waiters.list = keep
 }
