@@ -230,7 +230,7 @@ func (w *writer) sweepPartition(p *Partition, victims map[uint64]bool) error {
 		if !merge && !victims[file] {
 			return true, nil
 		}
-		got, again, err := w.s.readRun(p, file, block, 0, int(h.Bytes), nil)
+		got, again, err := w.s.readRun(nil, p, file, block, 0, int(h.Bytes), nil)
 		runs = append(runs, sweptRun{got, base, file, h.Bytes})
 		return true, errors.Join(err, errIf(again, "mixed file is missing"))
 	})

@@ -20,6 +20,8 @@ type Batch struct {
 	// Data is the whole batch. It must not be changed. Its header may still hold the base offset and the
 	// leader epoch that the producer wrote: bytes that leave take them from Header or AppendTo.
 	Data []byte
+	// Stored batches come from a file: base offset and leader epoch are filled in, and Data can leave as it is.
+	Stored bool
 }
 
 // Header is the batch's header with base offset and leader epoch filled in.
@@ -128,7 +130,13 @@ func (p *Partition) fromTail(from int64, maxBytes int, buf []Batch) (out []Batch
 // against their checksum and their place in the chain. It blocks only for the disk.
 //
 // Errors: *OffsetRangeError; *CorruptError, with the good batches before it; ErrClosed.
+//
+// Who reads on and on had better use a Cursor.
 func (p *Partition) Read(from int64, maxBytes int, buf []Batch) ([]Batch, error) {
+	return p.read(nil, from, maxBytes, buf)
+}
+
+func (p *Partition) read(c *Cursor, from int64, maxBytes int, buf []Batch) ([]Batch, error) {
 	for range 8 {
 		if start, end := p.start.Load(), p.end.Load(); from < start || from > end {
 			return buf, &OffsetRangeError{Partition: p.id, Offset: from, Start: start, End: end}
@@ -153,7 +161,7 @@ func (p *Partition) Read(from int64, maxBytes int, buf []Batch) ([]Batch, error)
 			}
 			continue // from was the log end a moment ago
 		}
-		out, retry, err := p.st.readFiles(p, from, maxBytes, buf)
+		out, retry, err := p.st.readFiles(c, p, from, maxBytes, buf)
 		if !retry {
 			return out, err
 		}

@@ -44,7 +44,7 @@ func checkPlacement(s *Store) error {
 			runs++
 			bytes += h.Bytes
 			live[file] += h.Bytes
-			_, again, err := s.readRun(p, file, block, 0, int(h.Bytes), nil)
+			_, again, err := s.readRun(nil, p, file, block, 0, int(h.Bytes), nil)
 			return err == nil && !again, errIf(err == nil && again, "mixed file is missing")
 		})
 		if err != nil {

@@ -48,7 +48,7 @@ func (s *Store) readEvicted(p *Partition, from int64, maxBytes int, buf []Batch)
 }
 
 // readFiles reads batches from files. retry asks the caller to look again: what it knew has changed.
-func (s *Store) readFiles(p *Partition, from int64, maxBytes int, buf []Batch) (out []Batch, retry bool, err error) {
+func (s *Store) readFiles(c *Cursor, p *Partition, from int64, maxBytes int, buf []Batch) (out []Batch, retry bool, err error) {
 	var l *layout
 	err = s.use(func() error {
 		l = p.layout.Load()
@@ -56,9 +56,9 @@ func (s *Store) readFiles(p *Partition, from int64, maxBytes int, buf []Batch) (
 		case l == nil || from >= l.written:
 			out, retry = buf, true
 		case from >= l.mixStart:
-			out, retry, err = s.readMixed(p, from, min(maxBytes, maxFileRead), buf)
+			out, retry, err = s.readMixed(c, p, from, min(maxBytes, maxFileRead), buf)
 		default:
-			out, retry, err = s.readOwn(p, l, from, min(maxBytes, maxFileRead), buf)
+			out, retry, err = s.readOwn(c, p, l, from, min(maxBytes, maxFileRead), buf)
 		}
 		return err
 	})
@@ -86,14 +86,14 @@ type runBatches struct {
 	out  []Batch
 }
 
-func (s *Store) readMixed(p *Partition, from int64, maxBytes int, buf []Batch) (out []Batch, retry bool, err error) {
+func (s *Store) readMixed(c *Cursor, p *Partition, from int64, maxBytes int, buf []Batch) (out []Batch, retry bool, err error) {
 	out, retry = buf, true
 	n := 0
 	err = s.eachRun(s.db, p.id, from, func(_ int64, file uint64, h segment.Head, block []byte) (bool, error) {
 		if len(out) == len(buf) && h.First > from {
 			return false, nil // it has moved
 		}
-		got, again, err := s.readRun(p, file, block, max(from, h.First), maxBytes-n, out)
+		got, again, err := s.readRun(c, p, file, block, max(from, h.First), maxBytes-n, out)
 		if again {
 			return false, nil
 		}
@@ -125,13 +125,15 @@ func (s *Store) missing(p *Partition, offset int64) string {
 }
 
 // readRun reads batches of one run of the mixed segment, from the one at from on.
-func (s *Store) readRun(p *Partition, file uint64, block []byte, from int64, maxBytes int, buf []Batch) (got runBatches, again bool, err error) {
+func (s *Store) readRun(c *Cursor, p *Partition, file uint64, block []byte, from int64, maxBytes int, buf []Batch) (got runBatches, again bool, err error) {
 	got.out = buf
 	path := s.mixedPath(file)
-	_, refs, err := segment.DecodeBlock(block, nil)
+	m := c.memory()
+	h0, refs, err := segment.DecodeBlock(block, m.refs[:0])
 	if err != nil {
 		return got, false, &CorruptError{Path: "kv", Partition: p.id, Offset: from, Position: -1, Err: err}
 	}
+	m.refs = refs
 	h, err := s.handles.open(path)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -141,16 +143,16 @@ func (s *Store) readRun(p *Partition, file uint64, block []byte, from int64, max
 	}
 	defer s.handles.release(h)
 	seed := segment.Seed{Topic: p.id.Topic, Partition: p.id.Index, Segment: segment.MixedSegment(file)}
-	return s.readRefs(p, h, seed, refs, 0, from, maxBytes, buf)
+	return s.readRefs(c, p, h, seed, refs, 0, h0.Pos+h0.Bytes, from, maxBytes, buf)
 }
 
-func (s *Store) readOwn(p *Partition, l *layout, from int64, maxBytes int, buf []Batch) (out []Batch, retry bool, err error) {
+func (s *Store) readOwn(c *Cursor, p *Partition, l *layout, from int64, maxBytes int, buf []Batch) (out []Batch, retry bool, err error) {
 	k := sort.Search(len(l.segs), func(i int) bool { return l.segs[i].end > from })
 	if k == len(l.segs) || l.segs[k].base > from {
 		return buf, true, nil
 	}
 	seg := &l.segs[k]
-	refs, prev, err := s.segmentRefs(p, seg, from, maxBytes)
+	refs, prev, err := s.segmentRefs(c, p, seg, from, maxBytes)
 	if err != nil {
 		return buf, false, err
 	}
@@ -161,13 +163,13 @@ func (s *Store) readOwn(p *Partition, l *layout, from int64, maxBytes int, buf [
 	}
 	defer s.handles.release(h)
 	seed := segment.Seed{Topic: p.id.Topic, Partition: p.id.Index, Segment: seg.base}
-	got, _, err := s.readRefs(p, h, seed, refs, prev, from, maxBytes, buf)
+	got, _, err := s.readRefs(c, p, h, seed, refs, prev, seg.logBytes, from, maxBytes, buf)
 	return got.out, false, err
 }
 
 // segmentRefs reads the blocks of a segment's index that name the batch at from and what follows within
 // maxBytes of log.
-func (s *Store) segmentRefs(p *Partition, seg *segmentInfo, from int64, maxBytes int) (refs []segment.Ref, prev uint32, err error) {
+func (s *Store) segmentRefs(c *Cursor, p *Partition, seg *segmentInfo, from int64, maxBytes int) (refs []segment.Ref, prev uint32, err error) {
 	path := s.indexPath(p.id, seg)
 	h, err := s.handles.open(path)
 	if err != nil {
@@ -184,7 +186,9 @@ func (s *Store) segmentRefs(p *Partition, seg *segmentInfo, from int64, maxBytes
 		for j < len(marks) && marks[j].Pos-marks[i].Pos < int64(maxBytes) {
 			j++
 		}
-		refs, prev, err = segment.ReadBlocks(h.f, marks[i:j], nil)
+		m := c.memory()
+		m.refs, m.blocks, prev, err = segment.ReadBlocksInto(h.f, marks[i:j], m.refs[:0], m.blocks)
+		refs = m.refs
 	}
 	return refs, prev, s.fileError(p, path, from, err)
 }
@@ -197,8 +201,9 @@ func (s *Store) fileError(p *Partition, path string, from int64, err error) erro
 	return err
 }
 
-// readRefs reads and checks the batches of refs from the one at from on, in one read of the file.
-func (s *Store) readRefs(p *Partition, h *handle, seed segment.Seed, refs []segment.Ref, prev uint32, from int64, maxBytes int, buf []Batch) (got runBatches, again bool, err error) {
+// readRefs reads and checks the batches of refs from the one at from on, in one read of the file. More follows in the
+// file up to byte end.
+func (s *Store) readRefs(c *Cursor, p *Partition, h *handle, seed segment.Seed, refs []segment.Ref, prev uint32, end, from int64, maxBytes int, buf []Batch) (got runBatches, again bool, err error) {
 	got.out = buf
 	i := sort.Search(len(refs), func(i int) bool { return refs[i].Last >= from })
 	if i == len(refs) {
@@ -217,9 +222,10 @@ func (s *Store) readRefs(p *Partition, h *handle, seed segment.Seed, refs []segm
 		n++
 	}
 	refs = refs[:n]
-	b := make([]byte, size)
+	c.wait(int(size))
+	b := c.bytes(size)
 	got.out = slices.Grow(got.out, n)
-	have, err := h.f.ReadAt(b, refs[0].Pos)
+	have, err := c.read(h, b, refs[0].Pos, end, from)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return got, false, fmt.Errorf("read %s: %w", h.path, err)
 	}
@@ -227,6 +233,9 @@ func (s *Store) readRefs(p *Partition, h *handle, seed segment.Seed, refs []segm
 		r := &refs[i]
 		at := r.Pos - refs[0].Pos
 		data := b[at : at+int64(r.Size) : at+int64(r.Size)]
+		if c != nil {
+			data = b[at : at+int64(r.Size)] // whoever sends it sees that the next one follows
+		}
 		if int64(have) < at+int64(r.Size) {
 			err = fmt.Errorf("%w: the file ends early", ErrCorrupt)
 		} else {
@@ -239,7 +248,7 @@ func (s *Store) readRefs(p *Partition, h *handle, seed segment.Seed, refs []segm
 		prev = r.Link
 		got.out = append(got.out, Batch{
 			Base: r.Base, Last: r.Last, Epoch: int32(r.Term), Unit: r.Unit, Index: r.Index, AppendTime: r.AppendTime,
-			MaxTimestamp: r.MaxTimestamp, Data: data,
+			MaxTimestamp: r.MaxTimestamp, Data: data, Stored: true,
 		})
 	}
 	got.refs = refs

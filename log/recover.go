@@ -508,7 +508,7 @@ func (r *repairer) original(p *Partition, l *layout, ref *segment.Ref) ([]byte, 
 		if h.First > ref.Base || h.Last < ref.Last {
 			return false, nil
 		}
-		got, _, err := r.s.readRun(p, file, block, ref.Base, int(ref.Size), nil)
+		got, _, err := r.s.readRun(nil, p, file, block, ref.Base, int(ref.Size), nil)
 		if len(got.out) > 0 && got.out[0].Base == ref.Base {
 			found, err = got.out[0].Data, nil
 		}

@@ -701,7 +701,7 @@ func (w *writer) storedRuns(p *Partition, l *layout) (runs []sweptRun, err error
 		return nil, nil
 	}
 	err = w.eachRun(p.id, l.mixStart, func(base int64, file uint64, h segment.Head, block []byte) (bool, error) {
-		got, again, err := w.s.readRun(p, file, block, 0, int(h.Bytes), nil)
+		got, again, err := w.s.readRun(nil, p, file, block, 0, int(h.Bytes), nil)
 		runs = append(runs, sweptRun{got, base, file, h.Bytes})
 		return true, errors.Join(err, errIf(again, "mixed file is missing"))
 	})

@@ -3,6 +3,7 @@ package segment
 import (
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"sync"
 )
@@ -88,13 +89,21 @@ func Find(marks []Mark, offset int64) int {
 // ReadBlocks reads and checks the blocks of adjacent marks and appends their batches to refs. prev is the
 // link before the first batch. Without marks there is nothing to read.
 func ReadBlocks(f io.ReaderAt, marks []Mark, refs []Ref) (out []Ref, prev uint32, err error) {
+	out, _, prev, err = ReadBlocksInto(f, marks, refs, nil)
+	return out, prev, err
+}
+
+// ReadBlocksInto is ReadBlocks with memory for the blocks, which it returns, grown, to be used again.
+func ReadBlocksInto(f io.ReaderAt, marks []Mark, refs []Ref, mem []byte) (out []Ref, grown []byte, prev uint32, err error) {
 	if len(marks) == 0 {
-		return refs, 0, nil
+		return refs, mem, 0, nil
 	}
 	first, last := marks[0], marks[len(marks)-1]
-	b := make([]byte, last.IndexPos+int64(last.Size)-first.IndexPos)
-	if n, err := f.ReadAt(b, first.IndexPos); err != nil && n < len(b) {
-		return refs, 0, fmt.Errorf("index at byte %d: %w", first.IndexPos, shortIsCorrupt(err))
+	n := int(last.IndexPos + int64(last.Size) - first.IndexPos)
+	mem = slices.Grow(mem[:0], n)
+	b := mem[:n]
+	if got, err := f.ReadAt(b, first.IndexPos); err != nil && got < n {
+		return refs, mem, 0, fmt.Errorf("index at byte %d: %w", first.IndexPos, shortIsCorrupt(err))
 	}
 	for i, m := range marks {
 		var h Head
@@ -102,15 +111,15 @@ func ReadBlocks(f io.ReaderAt, marks []Mark, refs []Ref) (out []Ref, prev uint32
 		h, refs, err = DecodeBlock(b, refs)
 		switch {
 		case err != nil:
-			return refs, 0, fmt.Errorf("index at byte %d: %w", m.IndexPos, err)
+			return refs, mem, 0, fmt.Errorf("index at byte %d: %w", m.IndexPos, err)
 		case h.First != m.First || h.Pos != m.Pos || h.Size != int(m.Size):
-			return refs, 0, fmt.Errorf("index at byte %d: %w: block has changed", m.IndexPos, ErrCorrupt)
+			return refs, mem, 0, fmt.Errorf("index at byte %d: %w: block has changed", m.IndexPos, ErrCorrupt)
 		case i == 0:
 			prev = h.Prev
 		case h.First != refs[at-1].Last+1 || h.Prev != refs[at-1].Link:
-			return refs, 0, fmt.Errorf("index at byte %d: %w: block does not continue the chain", m.IndexPos, ErrCorrupt)
+			return refs, mem, 0, fmt.Errorf("index at byte %d: %w: block does not continue the chain", m.IndexPos, ErrCorrupt)
 		}
 		b = b[h.Size:]
 	}
-	return refs, prev, nil
+	return refs, mem, prev, nil
 }
