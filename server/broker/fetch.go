@@ -15,7 +15,11 @@ type FetchRequest struct {
 	Deadline           time.Time // wait until then for MinBytes
 	Parts              []FetchPart
 
-	release func()
+	session *FetchSession // nil: none
+	first   int           // number of the part that is read first
+	loan    log.Loan      // memory under Batches
+	held    int           // bytes counted as being sent
+	broker  *Broker
 }
 
 // A FetchPart asks for one partition and holds the answer. A part whose Err is set beforehand is
@@ -29,18 +33,17 @@ type FetchPart struct {
 
 	Err              error
 	LogStart, LogEnd int64
-	Batches          []log.Batch // shared with the log: must not be changed
+	Batches          []log.Batch // shared with the log: must not be changed; valid until Release
 
 	source  *log.Partition
 	scanned int64 // more comes when source grows beyond it
 	inited  bool
 }
 
-// Release says that the answer has been sent.
+// Release says that the answer has been sent: Batches are not valid any more.
 func (r *FetchRequest) Release() {
-	if r.release != nil {
-		r.release()
-		r.release = nil
+	if r.broker != nil {
+		r.broker.letGo(r)
 	}
 }
 
@@ -49,19 +52,22 @@ const lowFetchBytes = 128 << 10
 
 // Fetch fills in the answers. It returns when MinBytes are there, when a part cannot be answered with
 // records, at the deadline, or when ctx ends. The first part that has records gets at least one batch,
-// whatever its size.
+// whatever its size; which part is first changes from fetch to fetch of a session.
+//
+// Answers that their clients do not take bound the memory of all: beyond Options.FetchMemory fetches become small, and
+// beyond twice as much they get no records.
 func (b *Broker) Fetch(ctx context.Context, r *FetchRequest) {
-	limit := min(r.MaxBytes, b.opts.FetchBytes)
-	if b.fetching.Load() > int64(b.opts.FetchMemory) {
-		limit = min(limit, lowFetchBytes)
+	r.broker = b
+	if r.session != nil {
+		r.first = r.session.first(len(r.Parts))
 	}
-	minBytes := min(r.MinBytes, limit)
-	total, failed := b.readAll(ctx, r, limit)
-	if !failed && total < minBytes {
-		total = b.await(ctx, r, limit, minBytes, total)
+	if b.fetchLimit(r) == 0 {
+		b.awaitRoom(ctx.Done(), r)
 	}
-	b.fetching.Add(int64(total))
-	r.release = func() { b.fetching.Add(-int64(total)) }
+	total, failed := b.readAll(ctx, r)
+	if limit := b.fetchLimit(r); !failed && limit > 0 && total < min(r.MinBytes, limit) {
+		b.await(ctx, r, min(r.MinBytes, limit), total)
+	}
 	for i := range r.Parts {
 		p := &r.Parts[i]
 		if n := batchBytes(p.Batches); n > 0 {
@@ -71,10 +77,10 @@ func (b *Broker) Fetch(ctx context.Context, r *FetchRequest) {
 }
 
 // await reads again whenever a watched partition grows.
-func (b *Broker) await(ctx context.Context, r *FetchRequest, limit, minBytes, total int) int {
+func (b *Broker) await(ctx context.Context, r *FetchRequest, minBytes, total int) {
 	timeout := time.Until(r.Deadline)
 	if timeout <= 0 {
-		return total
+		return
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -96,26 +102,23 @@ func (b *Broker) await(ctx context.Context, r *FetchRequest, limit, minBytes, to
 			select {
 			case <-w.C():
 			case <-timer.C:
-				return total
+				return
 			case <-ctx.Done():
-				return total
+				return
 			}
 		}
 		var failed bool
-		if total, failed = b.readAll(ctx, r, limit); failed || total >= minBytes || ctx.Err() != nil {
-			return total
-		}
-		if !time.Now().Before(r.Deadline) {
-			return total
+		if total, failed = b.readAll(ctx, r); failed || total >= minBytes || ctx.Err() != nil || !time.Now().Before(r.Deadline) {
+			return
 		}
 		w.Reset()
 	}
 }
 
 // readAll reads every part once. failed says that waiting cannot make the answer better.
-func (b *Broker) readAll(ctx context.Context, r *FetchRequest, limit int) (total int, failed bool) {
-	for i := range r.Parts {
-		p := &r.Parts[i]
+func (b *Broker) readAll(ctx context.Context, r *FetchRequest) (total int, failed bool) {
+	b.letGo(r) // of the read before
+	order(r.Parts, r.first, func(p *FetchPart) {
 		if !p.inited {
 			p.inited = true
 			if p.Err == nil {
@@ -125,23 +128,25 @@ func (b *Broker) readAll(ctx context.Context, r *FetchRequest, limit int) (total
 		p.Batches = p.Batches[:0]
 		if p.Err != nil {
 			failed = true
-			continue
+			return
 		}
+		limit := b.fetchLimit(r)
 		room := min(limit-total, p.MaxBytes)
-		if room <= 0 && total > 0 {
-			continue // LogStart and LogEnd of the first pass are good enough
+		if room <= 0 && total > 0 || limit == 0 {
+			return // LogStart and LogEnd of the first pass are good enough
 		}
-		b.read(ctx, p, max(room, 1))
+		b.read(ctx, r, p, max(room, 1))
 		if p.Err != nil {
 			failed = true
-			continue
+			return
 		}
 		if n := batchBytes(p.Batches); total > 0 && n > room && len(p.Batches) == 1 {
 			p.Batches, p.scanned = p.Batches[:0], p.Offset // too large to be second
 		} else {
+			b.hold(r, n)
 			total += n
 		}
-	}
+	})
 	return total, failed
 }
 
@@ -169,12 +174,18 @@ func (b *Broker) open(p *FetchPart) {
 	p.LogStart, p.LogEnd = source.LogStart(), source.LogEnd()
 }
 
-func (b *Broker) read(ctx context.Context, p *FetchPart, maxBytes int) {
+func (b *Broker) read(ctx context.Context, r *FetchRequest, p *FetchPart, maxBytes int) {
 	if p.Topic.Kind == View {
 		b.readView(ctx, p, maxBytes)
 		return
 	}
-	batches, err := p.source.Read(p.Offset, maxBytes, p.Batches[:0])
+	var batches []log.Batch
+	var err error
+	if r.session != nil {
+		batches, err = r.session.cursor(p.source).Read(p.Offset, maxBytes, p.Batches[:0], &r.loan)
+	} else {
+		batches, err = p.source.Read(p.Offset, maxBytes, p.Batches[:0])
+	}
 	p.Batches = batches
 	p.LogStart, p.LogEnd = p.source.LogStart(), p.source.LogEnd()
 	p.scanned = p.Offset

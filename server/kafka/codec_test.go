@@ -225,6 +225,17 @@ func TestFetchResponseIsKmsgsByteForByte(t *testing.T) {
 						out.RecordBatches = b.AppendTo(out.RecordBatches)
 						base += 100
 					}
+				case 1: // from a file: side by side, but for the last
+					var file []byte
+					for i := range int64(4) {
+						file = log.Batch{Base: 40 + 100*i, Epoch: 12, Data: small}.AppendTo(file)
+					}
+					for at := 0; at < len(file); at += len(small) {
+						part.Batches = append(part.Batches, log.Batch{Data: file[at : at+len(small)], Stored: true})
+					}
+					alone := log.Batch{Base: 440, Epoch: 12, Data: big}.AppendTo(nil)
+					part.Batches = append(part.Batches, log.Batch{Data: alone, Stored: true})
+					out.RecordBatches = append(file, alone...)
 				case 2:
 					part.Err = broker.Errorf(broker.UnknownPartition, "no partition")
 					out.ErrorCode, out.HighWatermark, out.LastStableOffset, out.LogStartOffset = kerr.UnknownTopicOrPartition.Code, -1, -1, -1
@@ -240,10 +251,10 @@ func TestFetchResponseIsKmsgsByteForByte(t *testing.T) {
 		if !bytes.Equal(got, encode(f.req, want)) {
 			t.Errorf("version %d: the response differs from kmsg's", version)
 		}
-		if n != 2*(2*len(small)+3*len(big)) {
+		if n != 2*(6*len(small)+4*len(big)) {
 			t.Errorf("version %d: %d bytes of batches", version, n)
 		}
-		if len(bufs) != 2*3*2+1 {
+		if len(bufs) != 2*4*2+1 {
 			t.Errorf("version %d: %d pieces; small batches should be copied and big ones referred to", version, len(bufs))
 		}
 	}

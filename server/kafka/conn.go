@@ -17,6 +17,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/headrace/headrace/server/broker"
 )
 
 // A conn is one client connection. Its reader goroutine runs every handler; see the package comment.
@@ -29,8 +31,9 @@ type conn struct {
 	frames frameReader
 	out    *outbox
 
-	client atomic.Pointer[clientName] // as told by ApiVersions
-	parsed produceParse               // scratch of the Produce path
+	client  atomic.Pointer[clientName] // as told by ApiVersions
+	parsed  produceParse               // scratch of the Produce path
+	fetches broker.FetchSession
 }
 
 // A clientName is what KIP-511 tells about a client.

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/headrace/headrace/log"
 	"github.com/headrace/headrace/log/record"
 	"github.com/headrace/headrace/server/broker"
 )
@@ -37,7 +38,7 @@ func (c *conn) fetch(ctx context.Context, log *slog.Logger, req request, start t
 	if err != nil {
 		return err
 	}
-	f := fetching{srv: c.srv, req: req, kreq: kreq}
+	f := fetching{srv: c.srv, session: &c.fetches, req: req, kreq: kreq}
 	if code := sessionCode(kreq); code != 0 {
 		place.send(nil, f.refuse(code))
 		return nil
@@ -47,6 +48,7 @@ func (c *conn) fetch(ctx context.Context, log *slog.Logger, req request, start t
 	fr.Deadline = start.Add(min(wait, maxFetchWait))
 	c.srv.broker.Fetch(ctx, fr)
 	bufs, bytes := f.assemble(fr)
+	c.fetches.Done(fr)
 	c.srv.metrics.BytesOut.Add(uint64(bytes))
 	place.send(fr.Release, bufs...)
 	m.Seconds.observe(time.Since(start))
@@ -69,9 +71,10 @@ func sessionCode(r *kmsg.FetchRequest) int16 {
 
 // fetching is one Fetch request and its answer.
 type fetching struct {
-	srv  *Server
-	req  request
-	kreq *kmsg.FetchRequest
+	srv     *Server
+	session *broker.FetchSession
+	req     request
+	kreq    *kmsg.FetchRequest
 }
 
 // refuse is a response that is only an error.
@@ -84,15 +87,7 @@ func (f *fetching) refuse(code int16) []byte {
 
 // plan lists the partitions in request order.
 func (f *fetching) plan() *broker.FetchRequest {
-	n := 0
-	for i := range f.kreq.Topics {
-		n += len(f.kreq.Topics[i].Partitions)
-	}
-	fr := &broker.FetchRequest{
-		MinBytes: int(max(f.kreq.MinBytes, 0)),
-		MaxBytes: int(max(f.kreq.MaxBytes, 1)),
-		Parts:    make([]broker.FetchPart, 0, n),
-	}
+	fr := f.session.Begin(int(max(f.kreq.MinBytes, 0)), int(max(f.kreq.MaxBytes, 1)))
 	for i := range f.kreq.Topics {
 		t := &f.kreq.Topics[i]
 		topic, known := f.srv.broker.Topic(t.Topic)
@@ -108,7 +103,7 @@ func (f *fetching) plan() *broker.FetchRequest {
 			if !known {
 				part.Err = broker.Errorf(broker.UnknownTopic, "topic %q does not exist", printable(t.Topic))
 			}
-			fr.Parts = append(fr.Parts, part)
+			fr.Add(part)
 		}
 	}
 	return fr
@@ -118,21 +113,27 @@ func (f *fetching) plan() *broker.FetchRequest {
 // kmsg's encoder is the oracle of this in tests.
 func (f *fetching) assemble(fr *broker.FetchRequest) (bufs [][]byte, recordBytes int) {
 	v, flexible := f.req.version, f.req.version >= 12
-	size := 64
+	size, cuts := 64, 0
 	for i := range fr.Parts {
 		size += 64
-		for _, b := range fr.Parts[i].Batches {
-			if len(b.Data) < copyBelow {
-				size += len(b.Data)
+		for batches := fr.Parts[i].Batches; len(batches) > 0; {
+			data, rest := batches[0].Data, batches[1:]
+			if batches[0].Stored {
+				data, rest = nextRun(batches)
+			}
+			if len(data) < copyBelow {
+				size += len(data)
 			} else {
 				size += record.HeaderSize
+				cuts++
 			}
+			batches = rest
 		}
 	}
 	for i := range f.kreq.Topics {
 		size += len(f.kreq.Topics[i].Topic) + 16
 	}
-	w := splicer{buf: make([]byte, 0, size)}
+	w := splicer{buf: make([]byte, 0, size), cuts: make([]splice, 0, cuts)}
 	w.buf = appendHeader(w.buf, f.req)
 	w.buf = kbin.AppendInt32(w.buf, 0) // throttle
 	if v >= 7 {
@@ -191,10 +192,17 @@ func (f *fetching) assemblePart(w *splicer, p *broker.FetchPart) int {
 	} else {
 		w.buf = kbin.AppendInt32(w.buf, int32(n))
 	}
-	for i := range batches {
-		h := batches[i].Header()
+	for len(batches) > 0 {
+		if batches[0].Stored {
+			var run []byte
+			run, batches = nextRun(batches)
+			w.data(run)
+			continue
+		}
+		h := batches[0].Header()
 		w.buf = append(w.buf, h[:]...)
-		w.data(batches[i].Data[record.HeaderSize:])
+		w.data(batches[0].Data[record.HeaderSize:])
+		batches = batches[1:]
 	}
 	if flexible {
 		w.buf = append(w.buf, 0)
@@ -220,6 +228,21 @@ func (w *splicer) data(b []byte) {
 		return
 	}
 	w.cuts = append(w.cuts, splice{len(w.buf), b})
+}
+
+// nextRun takes the stored batches off that lie side by side in memory, as those do that came from one read of a
+// file: a thousand small batches are sent like one large one, uncopied. batches begins with a stored one.
+func nextRun(batches []log.Batch) (run []byte, rest []log.Batch) {
+	run, rest = batches[0].Data, batches[1:]
+	for len(rest) > 0 && rest[0].Stored && follows(run, rest[0].Data) {
+		run, rest = run[:len(run)+len(rest[0].Data)], rest[1:]
+	}
+	return run, rest
+}
+
+// follows reports that b lies in memory directly behind a, and that a may be grown over it.
+func follows(a, b []byte) bool {
+	return cap(a)-len(a) >= len(b) && len(b) > 0 && &a[:len(a)+1][len(a)] == &b[0]
 }
 
 // finish patches the frame's length and returns the pieces in order.

@@ -21,6 +21,7 @@ type outbox struct {
 	mu struct {
 		sync.Mutex
 		queue   []*place // oldest first
+		bytes   int      // of responses that are ready and not written
 		writing bool
 		err     error // the connection is gone
 	}
@@ -42,12 +43,16 @@ func newOutbox(nc net.Conn, limit int, timeout time.Duration, wg *sync.WaitGroup
 	return o
 }
 
-// reserve takes the next place. It blocks while limit places are outstanding and returns the write
-// error when the connection is gone.
+// maxOutboxBytes is how many bytes of responses may wait to be written before reading stops. A client that asks and
+// does not take holds that much, and one response more.
+const maxOutboxBytes = 16 << 20
+
+// reserve takes the next place. It blocks while limit places or maxOutboxBytes are outstanding and returns the
+// write error when the connection is gone.
 func (o *outbox) reserve() (*place, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for len(o.mu.queue) >= o.limit && o.mu.err == nil {
+	for (len(o.mu.queue) >= o.limit || o.mu.bytes >= maxOutboxBytes) && o.mu.err == nil {
 		o.room.Wait()
 	}
 	if o.mu.err != nil {
@@ -78,6 +83,9 @@ func (p *place) fill(bufs [][]byte, after func()) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p.bufs, p.after, p.ready = bufs, after, true
+	for _, b := range bufs {
+		o.mu.bytes += len(b)
+	}
 	if o.mu.writing || o.mu.queue[0] != p {
 		return false
 	}
@@ -90,14 +98,20 @@ func (p *place) fill(bufs [][]byte, after func()) bool {
 func (o *outbox) drain() {
 	defer o.wg.Done()
 	var after []func()
+	wrote := 0
 	for {
 		bufs := o.spare[:0]
 		after = after[:0]
 		o.mu.Lock()
+		o.mu.bytes -= wrote
+		wrote = 0
 		n := 0
 		for n < len(o.mu.queue) && o.mu.queue[n].ready {
 			p := o.mu.queue[n]
 			bufs = append(bufs, p.bufs...)
+			for _, b := range p.bufs {
+				wrote += len(b)
+			}
 			if p.after != nil {
 				after = append(after, p.after)
 			}
@@ -106,6 +120,7 @@ func (o *outbox) drain() {
 		}
 		if n == 0 {
 			o.mu.writing = false
+			o.room.Broadcast()
 			o.mu.Unlock()
 			return
 		}
