@@ -14,7 +14,7 @@ import (
 
 func (a *app) benchCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "bench", Short: "Measure ingest, latency, pipelines, many partitions, recovery", Args: cobra.NoArgs,
+		Use: "bench", Short: "Measure ingest, latency, replay, pipelines, many partitions, recovery", Args: cobra.NoArgs,
 		Long: `Bench measures end to end and prints each figure beside what bounds it: the disk's own sync time,
 memory and processor time. Without --server a server runs inside the process, in a temporary directory.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -112,6 +112,7 @@ memory and processor time. Without --server a server runs inside the process, in
 		size(c, 100)
 		seconds(c, 5)
 	}, bench.Recovery)
+	addReads(&o, one)
 	return cmd
 }
 

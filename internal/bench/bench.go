@@ -51,6 +51,9 @@ type Report struct {
 	RecordBytes       int     `json:"record_bytes,omitempty"`
 	Rate              int     `json:"rate,omitempty"` // offered, records a second
 
+	replayReport
+	backlogReport
+
 	Timeline []float64 `json:"timeline_ms,omitempty"` // worst latency of each slice of the run
 
 	Client      string `json:"client,omitempty"`      // kgo or native
@@ -89,10 +92,12 @@ type Options struct {
 	turns      int           // of Active
 	rest       time.Duration // of Idle
 	Rows       int
+	Bytes      int64     // of replay: to fill the topic with
+	Cold       bool      // of replay: from the disk
 	Out        io.Writer // progress, for people
 
 	// Of ingest and latency.
-	Client      string // kgo or native; "" is kgo
+	Client      string // kgo or native; "" is kgo, of replay native
 	Durability  string // of the topic; "" is the server's default
 	Connections int    // publishers; 0 is 1
 	Compare     bool   // measure franz-go into an in-memory Kafka double too
@@ -238,7 +243,7 @@ func (r *Report) Text() string {
 		line("per core", "%.0f rows/s", r.RowsPerSecondCore)
 	}
 	if r.MaxMs > 0 {
-		line("publish latency", "mean %.3f  p50 %.3f  p99 %.3f  p99.9 %.3f  max %.3f ms", r.MeanMs, r.P50Ms, r.P99Ms, r.P999Ms, r.MaxMs)
+		line(r.latencyOf(), "mean %.3f  p50 %.3f  p99 %.3f  p99.9 %.3f  max %.3f ms", r.MeanMs, r.P50Ms, r.P99Ms, r.P999Ms, r.MaxMs)
 	}
 	if r.Name == "recovery" {
 		line("acknowledged", "%d records before the kill, all there after it", r.Messages)
@@ -246,6 +251,8 @@ func (r *Report) Text() string {
 	if r.StartMs > 0 {
 		line("ready after", "%.0f ms", r.StartMs)
 	}
+	r.replayText(line)
+	r.backlogText(line)
 	if r.DiskSyncMs > 0 {
 		line("disk sync", "%.3f ms (64 KiB, median)", r.DiskSyncMs)
 	}

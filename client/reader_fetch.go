@@ -1,0 +1,645 @@
+package client
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kbin"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/headrace/headrace/log/record"
+)
+
+// Versions of the requests: old enough for any server since Kafka 2.3, and without tagged fields.
+const (
+	readerFetchVersion    = 11
+	readerOffsetsVersion  = 4
+	readerMetadataVersion = 7
+)
+
+// Bounds of an answer: what is asked for, and what is accepted, since one batch may be larger than what was asked for.
+const (
+	answerBytes    = 8 << 20
+	maxAnswerBytes = 64 << 20
+)
+
+// A readPart is one partition being read.
+type readPart struct {
+	number int32
+	end    int64 // offset to stop at
+
+	mu   sync.Mutex
+	next int64  // offset to ask for
+	life uint64 // changes when next goes back: answers of an older life do not count
+	bad  int    // corrupt answers in a row
+	idle bool   // asked for up to end: no connection has it
+}
+
+func (p *readPart) good() {
+	p.mu.Lock()
+	p.bad = 0
+	p.mu.Unlock()
+}
+
+// An answer is one Fetch response. Its parts alias buf.
+type answer struct {
+	buf   []byte
+	parts []answerPart
+}
+
+type answerPart struct {
+	part          *readPart
+	life          uint64
+	at            int64 // first offset that is wanted of data
+	data          []byte
+	highWatermark int64
+	final         bool // nothing comes behind data
+}
+
+// A readerConn is one connection that carries one request at a time.
+type readerConn struct {
+	nc          net.Conn
+	correlation int32
+	out         []byte
+	in          [4]byte
+}
+
+func dialReader(ctx context.Context, address string) (*readerConn, error) {
+	d := net.Dialer{Timeout: dialTimeout}
+	nc, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		if op := (*net.OpError)(nil); errors.As(err, &op) {
+			err = op.Err
+		}
+		return nil, &ConnectError{address, err}
+	}
+	return &readerConn{nc: nc}, nil
+}
+
+// send writes a request.
+func (c *readerConn) send(req kmsg.Request) error {
+	c.correlation++
+	f := kmsg.NewRequestFormatter(kmsg.FormatterClientID("headrace"))
+	c.out = f.AppendRequest(c.out[:0], req, c.correlation)
+	if err := c.nc.SetWriteDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return err
+	}
+	_, err := c.nc.Write(c.out)
+	return err
+}
+
+// receive reads the answer to the last request into buf, which it grows, and returns the body.
+func (c *readerConn) receive(buf []byte, wait time.Duration) (body, grown []byte, err error) {
+	if err := c.nc.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		return nil, buf, err
+	}
+	if _, err := io.ReadFull(c.nc, c.in[:]); err != nil {
+		return nil, buf, err
+	}
+	n := int(int32(binary.BigEndian.Uint32(c.in[:])))
+	if n < 4 || n > maxAnswerBytes {
+		return nil, buf, fmt.Errorf("an answer of %d bytes", n)
+	}
+	buf = buf[:0]
+	for len(buf) < n { // memory grows with what arrives
+		if len(buf) == cap(buf) {
+			fresh := make([]byte, len(buf), min(n, max(2*cap(buf), 1<<20+4096)))
+			copy(fresh, buf)
+			buf = fresh
+		}
+		from := len(buf)
+		buf = buf[:min(n, cap(buf))]
+		if _, err := io.ReadFull(c.nc, buf[from:]); err != nil {
+			return nil, buf[:0], err
+		}
+	}
+	if got := int32(binary.BigEndian.Uint32(buf)); got != c.correlation {
+		return nil, buf, fmt.Errorf("an answer to request %d instead of %d", got, c.correlation)
+	}
+	return buf[4:], buf, nil
+}
+
+// ask sends a request that is not a Fetch and decodes the answer.
+func (c *readerConn) ask(req kmsg.Request) (kmsg.Response, error) {
+	if err := c.send(req); err != nil {
+		return nil, err
+	}
+	body, _, err := c.receive(nil, 30*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	resp := req.ResponseKind()
+	resp.SetVersion(req.GetVersion())
+	if err := resp.ReadFrom(body); err != nil {
+		return nil, fmt.Errorf("answer: %w", err)
+	}
+	return resp, nil
+}
+
+// leaders asks the seeds, one after the other, who leads the topic's partitions.
+func (r *Reader) leaders(ctx context.Context) (map[int32]string, error) {
+	var last error
+	for _, seed := range r.seeds {
+		found, err := r.leadersFrom(ctx, seed)
+		if err == nil {
+			return found, nil
+		}
+		last = err
+	}
+	return nil, last
+}
+
+func (r *Reader) leadersFrom(ctx context.Context, seed string) (map[int32]string, error) {
+	c, err := dialReader(ctx, seed)
+	if err != nil {
+		return nil, err
+	}
+	defer c.nc.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.nc.Close() })
+	defer stop()
+	req := kmsg.NewPtrMetadataRequest()
+	req.Version = readerMetadataVersion
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.Topic = kmsg.StringPtr(r.o.Topic)
+	req.Topics = append(req.Topics, topic)
+	resp, err := c.ask(req)
+	if err != nil {
+		return nil, &ConnectError{seed, err}
+	}
+	m, ok := resp.(*kmsg.MetadataResponse)
+	if !ok || len(m.Topics) != 1 {
+		return nil, &ConnectError{seed, errors.New("the metadata is not that of one topic")}
+	}
+	t := &m.Topics[0]
+	if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+		return nil, r.refused(err, -1)
+	}
+	brokers := map[int32]string{}
+	for _, b := range m.Brokers {
+		brokers[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
+	}
+	out := map[int32]string{}
+	for _, p := range t.Partitions {
+		out[p.Partition] = brokers[p.Leader] // "": nobody leads it now
+	}
+	return out, nil
+}
+
+// refused is the error of a code that the server gave.
+func (r *Reader) refused(err error, partition int32) error {
+	where := r.o.Topic
+	if partition >= 0 {
+		where = fmt.Sprintf("%s[%d]", where, partition)
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return fmt.Errorf("%w: %s", ErrUnknownTopic, where)
+	}
+	return fmt.Errorf("client: read %s: %w", where, err)
+}
+
+// resolve finds the partitions with their first and last offsets.
+func (r *Reader) resolve(ctx context.Context) (parts []*readPart, err error) {
+	leaders, err := r.leaders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	numbers := r.o.Partitions
+	if numbers == nil {
+		for n := range leaders {
+			numbers = append(numbers, n)
+		}
+	}
+	groups := map[string][]*readPart{}
+	for _, n := range numbers {
+		address, ok := leaders[n]
+		if !ok {
+			return nil, fmt.Errorf("%w: %s[%d]", ErrUnknownTopic, r.o.Topic, n)
+		}
+		p := &readPart{number: n, end: math.MaxInt64}
+		parts = append(parts, p)
+		groups[address] = append(groups[address], p)
+	}
+	for address, group := range groups {
+		if err := r.bounds(ctx, address, group); err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}
+
+// bounds asks a broker where partitions begin and end.
+func (r *Reader) bounds(ctx context.Context, address string, parts []*readPart) error {
+	c, err := dialReader(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer c.nc.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.nc.Close() })
+	defer stop()
+	start := r.o.Start
+	if start.kind == noPosition {
+		start = Earliest
+	}
+	from, err := r.list(c, address, parts, start)
+	if err != nil {
+		return err
+	}
+	var to map[int32]int64
+	if r.o.End.kind != noPosition {
+		if to, err = r.list(c, address, parts, r.o.End); err != nil {
+			return err
+		}
+	}
+	for _, p := range parts {
+		p.next = from[p.number]
+		if o, ok := r.o.Offsets[p.number]; ok {
+			p.next = o
+		}
+		if to != nil {
+			p.end = to[p.number]
+		}
+	}
+	return nil
+}
+
+// list resolves a position in partitions that one broker leads.
+func (r *Reader) list(c *readerConn, address string, parts []*readPart, at Position) (map[int32]int64, error) {
+	out := make(map[int32]int64, len(parts))
+	stamp := at.value
+	switch at.kind {
+	case atOffset:
+		for _, p := range parts {
+			out[p.number] = at.value
+		}
+		return out, nil
+	case atEarliest:
+		stamp = -2
+	case atLatest:
+		stamp = -1
+	}
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.Version, req.ReplicaID = readerOffsetsVersion, -1
+	t := kmsg.NewListOffsetsRequestTopic()
+	t.Topic = r.o.Topic
+	for _, p := range parts {
+		rp := kmsg.NewListOffsetsRequestTopicPartition()
+		rp.Partition, rp.Timestamp, rp.CurrentLeaderEpoch = p.number, stamp, -1
+		t.Partitions = append(t.Partitions, rp)
+	}
+	req.Topics = append(req.Topics, t)
+	resp, err := c.ask(req)
+	if err != nil {
+		return nil, &ConnectError{address, err}
+	}
+	none := false // a time after all records
+	for _, t := range resp.(*kmsg.ListOffsetsResponse).Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return nil, r.refused(err, p.Partition)
+			}
+			out[p.Partition] = p.Offset
+			none = none || p.Offset < 0
+		}
+	}
+	if len(out) != len(parts) {
+		return nil, &ConnectError{address, errors.New("the offsets of some partitions are missing")}
+	}
+	if none && at.kind == atTime {
+		ends, err := r.list(c, address, parts, Latest)
+		if err != nil {
+			return nil, err
+		}
+		for n := range out {
+			if out[n] < 0 {
+				out[n] = ends[n]
+			}
+		}
+	}
+	return out, nil
+}
+
+// manage gives partitions that have no connection one to their leader, until the reader is closed or fails.
+func (r *Reader) manage() {
+	const longest = time.Second
+	var pause time.Duration       // before a broker is asked again
+	var since, reached time.Time // first failure in a row; last success
+	for {
+		var parts []*readPart
+		select {
+		case parts = <-r.moved:
+		case <-r.failed:
+			return
+		case <-r.ctx.Done():
+			return
+		}
+		if time.Since(reached) > 5*longest {
+			pause = 0
+		}
+		for retry := true; retry; {
+			if pause > 0 {
+				select {
+				case <-time.After(pause):
+				case <-r.failed:
+					return
+				case <-r.ctx.Done():
+					return
+				}
+			}
+			leaders, err := r.leaders(r.ctx)
+			switch {
+			case r.ctx.Err() != nil:
+				return
+			case errors.Is(err, ErrUnknownTopic):
+				r.fail(err)
+				return
+			case err == nil:
+				r.connect(parts, leaders)
+				since, reached, retry = time.Time{}, time.Now(), false
+				pause = min(max(2*pause, 20*time.Millisecond), longest)
+			default:
+				if since.IsZero() {
+					since = time.Now()
+				}
+				if time.Since(since) > r.o.RetryFor {
+					r.fail(err)
+					return
+				}
+				pause = min(max(2*pause, 20*time.Millisecond), longest)
+			}
+		}
+	}
+}
+
+// connect starts the lanes of partitions, spread over the leaders' connections.
+func (r *Reader) connect(parts []*readPart, leaders map[int32]string) {
+	groups := map[string][]*readPart{}
+	for _, p := range parts {
+		groups[leaders[p.number]] = append(groups[leaders[p.number]], p)
+	}
+	for address, group := range groups {
+		if address == "" {
+			r.moved <- group // until somebody leads them
+			continue
+		}
+		n := min(r.o.Connections, len(group))
+		for i := range n {
+			l := &lane{r: r, address: address}
+			for k := i; k < len(group); k += n {
+				l.parts = append(l.parts, group[k])
+			}
+			r.wg.Go(l.run)
+		}
+	}
+}
+
+// A lane reads some partitions over one connection, one request at a time: the next one leaves as soon as the answer is
+// here and before it is handed on, so that server and reader work at the same time.
+type lane struct {
+	r       *Reader
+	address string
+	parts   []*readPart
+	asked   []askedPart // in the order of the request
+	sent    time.Time
+	turn    int
+	reqs    kmsg.FetchRequest
+}
+
+type askedPart struct {
+	part *readPart
+	next int64
+	life uint64
+}
+
+// run reads until the partitions are read to their ends, the reader ends, or the connection fails, when the partitions
+// go back to the manager.
+func (l *lane) run() {
+	err := l.read()
+	if len(l.parts) > 0 && l.r.ctx.Err() == nil {
+		if err != nil {
+			l.r.o.Logger.Warn("reader reconnects", "topic", l.r.o.Topic, "broker", l.address, "err", err)
+		}
+		l.r.moved <- l.parts
+	}
+}
+
+func (l *lane) read() error {
+	r := l.r
+	c, err := dialReader(r.ctx, l.address)
+	if err != nil {
+		return err
+	}
+	defer c.nc.Close()
+	stop := context.AfterFunc(r.ctx, func() { _ = c.nc.Close() })
+	defer stop()
+	if err := l.request(c); err != nil {
+		return err
+	}
+	for {
+		var buf []byte
+		select {
+		case buf = <-r.bufs:
+		default:
+		}
+		body, buf, err := c.receive(buf, r.o.MaxWait+30*time.Second)
+		if err != nil {
+			return err
+		}
+		if r.o.Fetched != nil {
+			r.o.Fetched(time.Since(l.sent), len(buf))
+		}
+		a := &answer{buf: buf}
+		move, err := l.parse(a, body)
+		if err != nil {
+			return err
+		}
+		if len(l.parts) > 0 && !move {
+			if err := l.request(c); err != nil {
+				move = true // what is here is good
+			}
+		}
+		if len(a.parts) == 0 {
+			r.recycle(a)
+		} else {
+			select {
+			case r.answers <- a:
+			case <-r.failed:
+				return nil
+			case <-r.ctx.Done():
+				return nil
+			}
+		}
+		if move || len(l.parts) == 0 {
+			return nil
+		}
+	}
+}
+
+// request asks for what comes next of every partition of the lane, another one first each time.
+func (l *lane) request(c *readerConn) error {
+	r := l.r
+	req := &l.reqs
+	if len(req.Topics) == 0 {
+		*req = kmsg.NewFetchRequest()
+		req.Version, req.ReplicaID, req.SessionEpoch = readerFetchVersion, -1, -1
+		req.MaxWaitMillis, req.MinBytes, req.MaxBytes = int32(r.o.MaxWait.Milliseconds()), 1, answerBytes
+		t := kmsg.NewFetchRequestTopic()
+		t.Topic = r.o.Topic
+		req.Topics = append(req.Topics, t)
+	}
+	t := &req.Topics[0]
+	t.Partitions, l.asked = t.Partitions[:0], l.asked[:0]
+	for i := range l.parts {
+		p := l.parts[(i+l.turn)%len(l.parts)]
+		p.mu.Lock()
+		asked := askedPart{p, p.next, p.life}
+		p.mu.Unlock()
+		rp := kmsg.NewFetchRequestTopicPartition()
+		rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes, rp.CurrentLeaderEpoch = p.number, asked.next, int32(min(r.o.FetchBytes, answerBytes)), -1
+		t.Partitions = append(t.Partitions, rp)
+		l.asked = append(l.asked, asked)
+	}
+	l.turn++
+	l.sent = time.Now()
+	return c.send(req)
+}
+
+// parse takes an answer apart. move says that the partitions need another connection; an error that the answer makes no
+// sense.
+func (l *lane) parse(a *answer, body []byte) (move bool, err error) {
+	b := kbin.Reader{Src: body}
+	b.Int32() // throttle
+	code := b.Int16()
+	b.Int32() // session
+	if err := kerr.ErrorForCode(code); b.Ok() && err != nil {
+		return false, err
+	}
+	for topics := b.ArrayLen(); topics > 0 && b.Ok(); topics-- {
+		if name := b.UnsafeString(); name != l.r.o.Topic {
+			return false, fmt.Errorf("an answer about topic %q", name)
+		}
+		for parts := b.ArrayLen(); parts > 0 && b.Ok(); parts-- {
+			number, code, high := b.Int32(), b.Int16(), b.Int64()
+			b.Int64() // last stable offset
+			start := b.Int64()
+			if n := b.ArrayLen(); n > 0 {
+				b.Span(16 * int(n)) // aborted transactions
+			}
+			b.Int32() // preferred replica
+			data := b.NullableBytes()
+			if !b.Ok() {
+				break
+			}
+			asked := l.find(number)
+			if asked == nil {
+				return false, fmt.Errorf("an answer about partition %d", number)
+			}
+			moved, err := l.take(a, asked, code, high, start, data)
+			if err != nil {
+				l.r.fail(err)
+				return true, nil
+			}
+			move = move || moved
+		}
+	}
+	if err := b.Complete(); err != nil {
+		return false, fmt.Errorf("answer: %w", err)
+	}
+	l.parts = live(l.parts)
+	return move, nil
+}
+
+func (l *lane) find(number int32) *askedPart {
+	for i := range l.asked {
+		if l.asked[i].part.number == number {
+			return &l.asked[i]
+		}
+	}
+	return nil
+}
+
+// live is the partitions that are not read to their end.
+func live(parts []*readPart) []*readPart {
+	keep := parts[:0]
+	for _, p := range parts {
+		p.mu.Lock()
+		if !p.idle {
+			keep = append(keep, p)
+		}
+		p.mu.Unlock()
+	}
+	clear(parts[len(keep):])
+	return keep
+}
+
+// take judges the answer for one partition and moves its position. The error is final for the reader.
+func (l *lane) take(a *answer, asked *askedPart, code int16, high, start int64, data []byte) (move bool, err error) {
+	r, p := l.r, asked.part
+	switch err := kerr.ErrorForCode(code); {
+	case err == nil:
+	case errors.Is(err, kerr.OffsetOutOfRange):
+		if !r.o.SkipLost || start <= asked.next {
+			return false, &OffsetRangeError{Topic: r.o.Topic, Partition: p.number, Offset: asked.next, LogStart: start, LogEnd: high}
+		}
+		r.skip(p, asked, start)
+		return false, nil
+	case kerr.IsRetriable(err) && !errors.Is(err, kerr.UnknownTopicOrPartition):
+		return true, nil
+	default:
+		return false, r.refused(err, p.number)
+	}
+	// The positions of whole batches; a server may cut the last one.
+	next, whole := asked.next, 0
+	for whole < len(data) {
+		h, err := record.ParseHeader(data[whole:])
+		if errors.Is(err, record.ErrShort) || err == nil && h.Size() > len(data)-whole {
+			break
+		}
+		if err != nil {
+			// Next finds it, and asks again.
+			whole = len(data)
+			break
+		}
+		whole += h.Size()
+		next = max(next, h.LastOffset()+1)
+	}
+	if whole == 0 {
+		whole = len(data) // less than one batch: likewise
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life != asked.life {
+		return false, nil // it has gone back meanwhile
+	}
+	p.next = next
+	// The log end may lie before the end that was meant: that of a view is a bound until it was looked at.
+	final := next >= p.end || len(data) == 0 && p.end < math.MaxInt64 && high <= next
+	p.idle = final
+	if whole > 0 || final {
+		a.parts = append(a.parts, answerPart{part: p, life: asked.life, at: asked.next, data: data[:whole], highWatermark: high, final: final})
+	}
+	return false, nil
+}
+
+// skip goes on at the log start.
+func (r *Reader) skip(p *readPart, asked *askedPart, start int64) {
+	p.mu.Lock()
+	moved := p.life == asked.life
+	if moved {
+		p.next = min(start, p.end)
+	}
+	p.mu.Unlock()
+	if moved {
+		r.mu.Lock()
+		r.mu.skipped += min(start, p.end) - asked.next
+		r.mu.Unlock()
+	}
+}
