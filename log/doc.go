@@ -26,5 +26,7 @@
 // # Concurrency
 //
 // One goroutine calls Apply. Everything else may be called by any goroutine. Lock order: applyMu, then a
-// partition's mu; groups.mu and the mutexes of caches are leaves. None is held across I/O.
+// partition's tail; groups.mu and the mutexes of caches are leaves. None is held across I/O. Readers of records
+// take no lock that Apply takes: the tail of a partition is a list that they read without one. History goes
+// through a Cursor, which reads ahead of its reader and makes way for the writers.
 package log

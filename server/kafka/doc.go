@@ -19,8 +19,9 @@
 // only as bytes arrive, and all buffers together stay inside one budget. Request structures come from
 // franz-go's kmsg, which bounds every array by the bytes that are left. Two paths are written by hand:
 // Produce parsing, which reads record batches in place, and Fetch responses, which refer to the log's
-// immutable batch bytes and carry only a patched copy of each 61-byte header. kmsg is the byte-for-byte
-// oracle of both in tests.
+// immutable batch bytes and carry only a patched copy of each 61-byte header; batches from files are sent as
+// they lie, many as one piece, from memory that the log lends until they are written. kmsg is the byte-for-byte
+// oracle of both in tests. What waits for a slow client is bounded per connection and over all connections.
 //
 // A panic while a request is handled closes that connection, with a logged stack, and nothing else.
 //
