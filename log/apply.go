@@ -112,6 +112,7 @@ func (s *Store) Apply(index, term uint64, entry []byte) []Result {
 	s.applyMu.Unlock()
 
 	s.metrics.entries.Add(1)
+	s.metrics.entryBytes.Add(int64(len(entry)))
 	s.metrics.units.Add(int64(e.Count))
 	if due {
 		s.kick()

@@ -20,8 +20,12 @@ import (
 // One goroutine at a time may use it. Any number of cursors read a partition.
 type Cursor struct {
 	p    *Partition
-	next int64  // offset after the last batch that was read from a file
-	seen uint64 // raft index that was applied at the last read of a file
+	next int64 // offset after the last batch that was read from a file
+
+	// At the last read of a file.
+	applied uint64        // raft index; 0: there was none
+	bytes   int64         // of entries applied
+	took    time.Duration // the read
 
 	ahead struct {
 		path string // of the file that was last read
@@ -73,8 +77,8 @@ func (c *Cursor) Read(from int64, maxBytes int, buf []Batch, loan *Loan) ([]Batc
 // refSize is what one batch takes in a readMemory.
 const refSize = 72
 
-// bytes is memory for n bytes of batches. A nil cursor makes it.
-func (c *Cursor) bytes(n int64) []byte {
+// room is memory for n bytes of batches. A nil cursor makes it.
+func (c *Cursor) room(n int64) []byte {
 	if c == nil {
 		return make([]byte, n)
 	}
@@ -109,7 +113,8 @@ func (c *Cursor) read(h *handle, b []byte, pos, size, from int64) (int, error) {
 	if a.path != h.path {
 		a.path, a.end, a.cold = h.path, 0, false
 	}
-	a.cold = int64(time.Since(begun)) > int64(n)*coldNsPerKiB>>10 || a.cold && a.end > end
+	c.took = time.Since(begun)
+	a.cold = int64(c.took) > int64(n)*coldNsPerKiB>>10 || a.cold && a.end > end
 	if a.cold && from == c.next && a.end-end < readAheadBytes/2 && end < size {
 		at := max(end, a.end)
 		until := min(end+readAheadBytes, size)
@@ -123,43 +128,50 @@ func (c *Cursor) read(h *handle, b []byte, pos, size, from int64) (int, error) {
 }
 
 // A historyPace shares the disk and the processors between the write path and those who read history: while entries
-// are applied, all file reads together get a MiB for each Options.ReadPause.
+// are applied, all file reads take turns.
 type historyPace struct {
 	mu   sync.Mutex // held for a few instructions
 	next time.Time  // when the next read may begin
 }
 
-// reserve takes a turn for n bytes and returns when it begins.
-func (h *historyPace) reserve(now time.Time, n int, pause time.Duration) time.Time {
+// reserve takes a turn that lasts for d and returns when it begins.
+func (h *historyPace) reserve(now time.Time, d time.Duration) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := h.next
 	if at.Before(now) {
 		at = now
 	}
-	h.next = at.Add(pause * time.Duration(n) >> 20)
+	h.next = at.Add(d)
 	return at
 }
 
+// turn is how long others wait for a read of n bytes by a reader whose last read took took, and while which applied
+// bytes were written: see Options.ReadPause. 0: it need not wait either.
+func turn(n int, took time.Duration, applied int64, pause time.Duration) time.Duration {
+	if applied == 0 || 2*applied >= int64(n) {
+		return 0 // nobody writes, or so much that the reader hardly gains
+	}
+	return took + max(took, pause*time.Duration(n)>>20)
+}
+
 // wait lets the write path go first: if entries were applied since the cursor last read a file, it waits for its turn.
-// Without writers a reader has the machine for itself.
 func (c *Cursor) wait(n int) {
 	if c == nil {
 		return
 	}
 	s := c.p.st
-	applied := s.applied.Load().index
-	if applied == c.seen || s.opts.ReadPause < 0 || s.opts.Manual {
+	before, bytes := c.applied, c.bytes
+	c.applied, c.bytes = s.applied.Load().index, s.metrics.entryBytes.Load()
+	if before == 0 || s.opts.ReadPause < 0 || s.opts.Manual {
 		return
 	}
-	first := c.seen == 0
-	c.seen = applied
-	if first {
+	d := turn(n, c.took, c.bytes-bytes, s.opts.ReadPause)
+	if d == 0 {
 		return
 	}
 	now := time.Now()
-	at := s.history.reserve(now, n, s.opts.ReadPause)
-	if wait := at.Sub(now); wait > 0 {
+	if wait := s.history.reserve(now, d).Sub(now); wait > 0 {
 		s.metrics.readPauses.Add(1)
 		t := time.NewTimer(wait)
 		defer t.Stop()

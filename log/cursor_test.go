@@ -165,19 +165,33 @@ func TestAReadAllocatesNothingPerRecord(t *testing.T) {
 }
 
 func TestReadersOfHistoryShareWhatTheWritersLeave(t *testing.T) {
+	const pause = 4 * time.Millisecond
+	for _, c := range []struct {
+		name    string
+		n       int
+		took    time.Duration
+		applied int64
+		want    time.Duration
+	}{
+		{"nobody writes", 1 << 20, time.Second, 0, 0},
+		{"somebody writes", 1 << 20, time.Millisecond, 100, pause + time.Millisecond},
+		{"a small read", 1 << 19, 0, 100, pause / 2},
+		{"a slow disk", 1 << 20, 10 * pause, 100, 20 * pause},
+		{"the writers are as fast", 1 << 20, time.Millisecond, 1 << 19, 0},
+	} {
+		if got := turn(c.n, c.took, c.applied, pause); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
 	var h historyPace
 	now := time.Unix(100, 0)
-	const pause = 2 * time.Millisecond
 	for i, want := range []time.Duration{0, pause, 2 * pause, 3 * pause} {
-		if at := h.reserve(now, 1<<20, pause); at.Sub(now) != want {
+		if at := h.reserve(now, pause); at.Sub(now) != want {
 			t.Errorf("reader %d begins after %v, want %v", i, at.Sub(now), want)
 		}
 	}
-	if at := h.reserve(now.Add(time.Second), 1<<19, pause); at.Sub(now) != time.Second {
+	if at := h.reserve(now.Add(time.Second), pause); at.Sub(now) != time.Second {
 		t.Errorf("a turn that was not used is gone: %v", at.Sub(now))
-	}
-	if at := h.reserve(now.Add(time.Second), 1, pause); at.Sub(now) != time.Second+pause/2 {
-		t.Errorf("half a MiB costs half a pause: %v", at.Sub(now)-time.Second)
 	}
 }
 

@@ -223,7 +223,7 @@ func (s *Store) readRefs(c *Cursor, p *Partition, h *handle, seed segment.Seed, 
 	}
 	refs = refs[:n]
 	c.wait(int(size))
-	b := c.bytes(size)
+	b := c.room(size)
 	got.out = slices.Grow(got.out, n)
 	have, err := c.read(h, b, refs[0].Pos, end, from)
 	if err != nil && !errors.Is(err, io.EOF) {

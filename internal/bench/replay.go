@@ -60,8 +60,8 @@ const replayCache = 16 << 20
 // neither make the files cold nor measure them.
 func Replay(ctx context.Context, o Options) (rep *Report, err error) {
 	o.Size, o.Seconds, o.Partitions = cmp.Or(o.Size, 1024), cmp.Or(o.Seconds, 3), cmp.Or(o.Partitions, 1)
-	o.Client, o.Bytes = cmp.Or(o.Client, "native"), cmp.Or(o.Bytes, 512<<20)
-	read := map[string]func(context.Context, *target, string, int64, *hdrhistogram.Histogram, Options) error{"native": readNative, "kgo": readKgo}[o.Client]
+	o.Client, o.Bytes = cmp.Or(o.Client, ClientNative), cmp.Or(o.Bytes, 512<<20)
+	read := map[string]func(context.Context, *target, string, int64, *hdrhistogram.Histogram, Options) error{ClientNative: readNative, ClientKgo: readKgo}[o.Client]
 	switch {
 	case read == nil:
 		return nil, fmt.Errorf("bench: no client %q; use native or kgo", o.Client)
