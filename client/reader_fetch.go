@@ -330,7 +330,7 @@ func (r *Reader) list(c *readerConn, address string, parts []*readPart, at Posit
 // manage gives partitions that have no connection one to their leader, until the reader is closed or fails.
 func (r *Reader) manage() {
 	const longest = time.Second
-	var pause time.Duration       // before a broker is asked again
+	var pause time.Duration      // before a broker is asked again
 	var since, reached time.Time // first failure in a row; last success
 	for {
 		var parts []*readPart
