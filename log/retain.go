@@ -149,10 +149,9 @@ func (p *Partition) Bytes() int64 {
 			size += l.segs[i].logBytes
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := p.find(written); i < len(p.mu.tail); i++ {
-		size += int64(p.mu.tail[i].size)
+	rows := p.tail.from(written)
+	for i := range rows {
+		size += int64(rows[i].size)
 	}
 	return size
 }

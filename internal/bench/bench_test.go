@@ -127,7 +127,7 @@ func TestAHundredThousandIdlePartitions(t *testing.T) {
 }
 
 func TestABenchmarkEndsWithItsContext(t *testing.T) {
-	for _, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency, Pipeline, Partitions, Active, Idle, Recovery} {
+	for _, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency, Replay, Backlog, Pipeline, Partitions, Active, Idle, Recovery} {
 		dir := t.TempDir()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
