@@ -271,7 +271,7 @@ func (l *load) write(ctx context.Context, c *kgo.Client, lanes []*lane, pause ti
 					if n != ln.acked.Load() && ln.failed.Load() == 0 {
 						l.broken(fmt.Errorf("%s: number %d is acknowledged after %d", laneID(ln), n, ln.acked.Load()))
 					}
-					if before := ln.at.Swap(r.Offset); n > 0 && r.Offset <= before && ln.promise != atLeastOnce {
+					if before := ln.at.Swap(r.Offset); n > 0 && r.Offset <= before && ln.promise != atLeastOnce && ln.failed.Load() == 0 {
 						l.broken(fmt.Errorf("%s: number %d has offset %d, the one before %d", laneID(ln), n, r.Offset, before))
 					}
 					ln.acked.Store(n + 1)
