@@ -435,6 +435,7 @@ func TestAFullDiskRecoversWithoutARestart(t *testing.T) {
 	var l *ledger
 	s := openLed(t, ledgerShard(fs, "s", &l))
 	term, _ := s.Leader()
+	eventually(t, "segments are ready", func() bool { return s.State().WAL.Ready >= 2 })
 	full.Store(true)
 	text := strings.Repeat("f", 20<<10)
 	do := func(u *log.Unit) Result {

@@ -384,9 +384,10 @@ func TestAReaderNeverHandsOutACorruptBatch(t *testing.T) {
 		fails bool
 	}{{"once", 1, false}, {"always", 1 << 30, true}} {
 		t.Run(c.name, func(t *testing.T) {
-			var b *brokerRig
-			proxy := tamperer(t, func() string { return b.addr() }, c.times)
-			b = newBroker(t, func(o *server.Options) { o.Advertised = proxy })
+			var at atomic.Value // the broker's address, once it has one
+			proxy := tamperer(t, func() string { to, _ := at.Load().(string); return to }, c.times)
+			b := newBroker(t, func(o *server.Options) { o.Advertised = proxy })
+			at.Store(b.addr())
 			b.create("t", 1)
 			b.write("t", 0, 100)
 			r, err := client.NewReader(b.ctx(), proxy, client.ReaderOptions{Topic: "t", End: client.Latest})

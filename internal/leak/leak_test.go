@@ -24,7 +24,7 @@ func TestWhatIsLeftBehindFails(t *testing.T) {
 		{"nothing", func() int { return 0 }, 0},
 		{"a failure", func() int { return 3 }, 3},
 		{"a goroutine", func() int {
-			go func() { <-stop }()
+			go func(stop chan struct{}) { <-stop }(stop)
 			return 0
 		}, 1},
 		{"a file", func() int {

@@ -86,7 +86,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "recovery does not repair indexes", file: "log/recover.go", pkg: "./log", run: storeCrash,
-		old: "\treturn r.index(p, r.s.indexPath(p.id, row.base), row)\n", new: "\treturn nil\n",
+		old: "\treturn r.index(p, r.s.indexPath(p.id, &l.segs[i]), row)\n", new: "\treturn nil\n",
 	},
 	{
 		name: "producers are not restored", file: "log/recover.go", pkg: "./log", run: storeCrash,

@@ -732,6 +732,7 @@ func TestTheGoroutineSyncsWhatIsUnsynced(t *testing.T) {
 		again, _ := mustOpen(t, testOptions(crashed(m, 0)))
 		checkRange(t, again, 1, i+1, 1)
 	}
+	must(t, w.Close())
 }
 
 func TestSegmentsAreNotTakenBackByAnUnsyncedRecord(t *testing.T) {
