@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +52,7 @@ type Report struct {
 
 	replayReport
 	backlogReport
+	diskReport
 
 	Timeline []float64 `json:"timeline_ms,omitempty"` // worst latency of each slice of the run
 
@@ -157,38 +157,6 @@ func (t *target) topicWith(ctx context.Context, name string, partitions int, con
 	return name, err
 }
 
-// diskSync is the median time of writing 64 KiB into a written file and syncing it.
-func diskSync(dir string) (float64, error) {
-	f, err := os.CreateTemp(dir, "sync-")
-	if err != nil {
-		return 0, fmt.Errorf("bench: %w", err)
-	}
-	defer func() { _ = errors.Join(f.Close(), os.Remove(f.Name())) }()
-	const chunk, chunks = 64 << 10, 64
-	buf := make([]byte, chunk)
-	for range chunks {
-		if _, err := f.Write(buf); err != nil {
-			return 0, fmt.Errorf("bench: %w", err)
-		}
-	}
-	if err := f.Sync(); err != nil {
-		return 0, fmt.Errorf("bench: %w", err)
-	}
-	var took []time.Duration
-	for i := range 200 {
-		began := time.Now()
-		if _, err := f.WriteAt(buf, int64(i%chunks)*chunk); err != nil {
-			return 0, fmt.Errorf("bench: %w", err)
-		}
-		if err := unix.Fdatasync(int(f.Fd())); err != nil {
-			return 0, fmt.Errorf("bench: %w", err)
-		}
-		took = append(took, time.Since(began))
-	}
-	slices.Sort(took)
-	return ms(took[len(took)/2]), nil
-}
-
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
 // cpuSeconds is the processor time of this process.
@@ -256,6 +224,7 @@ func (r *Report) Text() string {
 	if r.DiskSyncMs > 0 {
 		line("disk sync", "%.3f ms (64 KiB, median)", r.DiskSyncMs)
 	}
+	r.diskReport.text(line)
 	if r.RSSBytes > 0 {
 		line("resident memory", "%.0f MiB", float64(r.RSSBytes)/(1<<20))
 	}

@@ -159,6 +159,11 @@ func Ingest(ctx context.Context, o Options) (rep *Report, err error) {
 	if r.DiskSyncMs, err = diskSync(t.dir); err != nil {
 		return nil, err
 	}
+	if o.Server == "" {
+		if r.DiskBytesPerSecond, err = diskStream(t.dir); err != nil {
+			return nil, err
+		}
+	}
 	topic, err := t.topicWith(ctx, "bench-ingest", o.Partitions, o.configs())
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ import (
 
 // tick is the shortest sleep of the generator. Records that fall due meanwhile are sent together, and wait for it in
 // their latency; shorter sleeps cost the two cores more than they give.
-const tick = 300 * time.Microsecond
+const tick = 100 * time.Microsecond
 
 // timeSlices is how many points the latency over time has at most.
 const timeSlices = 60
@@ -75,6 +75,16 @@ func Latency(ctx context.Context, o Options) (rep *Report, err error) {
 	for range m.slices() {
 		m.over = append(m.over, hdrhistogram.New(1, 600_000_000, 2))
 	}
+	disk, span := histogram(), min(3*time.Second, time.Duration(o.Seconds)*time.Second/5)
+	alone := func() error {
+		if o.One || o.Server != "" {
+			return nil // the disk of a server elsewhere is not known
+		}
+		return diskAlone(ctx, t.dir, o.Rate, o.Size, span, disk)
+	}
+	if err := alone(); err != nil {
+		return nil, err
+	}
 	before := t.counters()
 	m.cpu, m.server = cpuSeconds(), t.serverCPU()
 	if o.One {
@@ -93,6 +103,12 @@ func Latency(ctx context.Context, o Options) (rep *Report, err error) {
 	}
 	m.report(t, r)
 	r.since(before, t.counters())
+	if err := alone(); err != nil {
+		return nil, err
+	}
+	if disk.TotalCount() > 0 {
+		r.diskReport.latencies(disk)
+	}
 	r.RSSBytes = rss(0)
 	return r, nil
 }
