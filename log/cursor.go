@@ -33,6 +33,13 @@ type Cursor struct {
 		cold bool   // the last read waited for the disk
 	}
 
+	// Names of the segment that was last read, which would otherwise be made for every read.
+	names struct {
+		base       int64
+		generation uint32
+		log, index string
+	}
+
 	// Of the read under way.
 	loan *Loan
 	mem  *readMemory
@@ -51,6 +58,17 @@ var readMemories = sync.Pool{New: func() any { return new(readMemory) }}
 
 // Cursor returns a cursor of the partition.
 func (p *Partition) Cursor() *Cursor { return &Cursor{p: p, next: -1} }
+
+// paths returns the paths of a segment's file and index. A nil cursor makes them.
+func (c *Cursor) paths(s *Store, id PartitionID, seg *segmentInfo) (log, index string) {
+	if c == nil {
+		return s.logPath(id, seg), s.indexPath(id, seg)
+	}
+	if n := &c.names; n.log == "" || n.base != seg.base || n.generation != seg.generation {
+		n.base, n.generation, n.log, n.index = seg.base, seg.generation, s.logPath(id, seg), s.indexPath(id, seg)
+	}
+	return c.names.log, c.names.index
+}
 
 // Partition is the partition that the cursor reads.
 func (c *Cursor) Partition() *Partition { return c.p }

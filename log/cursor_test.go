@@ -154,7 +154,7 @@ func TestAReadAllocatesNothingPerRecord(t *testing.T) {
 				}
 			})
 			allocs[i] = per
-			if per > 48 { // most of them are the paths of a segment
+			if per > 16 {
 				t.Errorf("evict=%v: a read of %d batches of %d records allocates %v times", evict, batches, records, per)
 			}
 		}

@@ -156,7 +156,7 @@ func (s *Store) readOwn(c *Cursor, p *Partition, l *layout, from int64, maxBytes
 	if err != nil {
 		return buf, false, err
 	}
-	path := s.logPath(p.id, seg)
+	path, _ := c.paths(s, p.id, seg)
 	h, err := s.handles.open(path)
 	if err != nil {
 		return buf, false, s.fileError(p, path, from, err)
@@ -170,7 +170,7 @@ func (s *Store) readOwn(c *Cursor, p *Partition, l *layout, from int64, maxBytes
 // segmentRefs reads the blocks of a segment's index that name the batch at from and what follows within
 // maxBytes of log.
 func (s *Store) segmentRefs(c *Cursor, p *Partition, seg *segmentInfo, from int64, maxBytes int) (refs []segment.Ref, prev uint32, err error) {
-	path := s.indexPath(p.id, seg)
+	_, path := c.paths(s, p.id, seg)
 	h, err := s.handles.open(path)
 	if err != nil {
 		return nil, 0, s.fileError(p, path, from, err)

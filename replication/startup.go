@@ -43,9 +43,6 @@ var StartKinds = []StartKind{StartFirst, StartClean, StartCrash, StartPower, Sta
 
 func (k StartKind) unclean() bool { return k != StartFirst && k != StartClean }
 
-// lossy reports that the system may have lost what was written and not synced, so that the newest data is verified.
-func (k StartKind) lossy() bool { return k == StartPower || k == StartUnknown }
-
 // A Startup is how the run before a start ended, and its mark if it did not end in order.
 type Startup struct {
 	Kind StartKind
@@ -63,9 +60,9 @@ func (s Startup) report(log *slog.Logger) {
 	case StartCrash:
 		log.Warn("node.start: the last run did not stop cleanly; its log is replayed", attrs...)
 	case StartPower:
-		log.Warn("node.start: the machine went down under the last run; its log is replayed and the newest records are verified", attrs...)
+		log.Warn("node.start: the machine went down under the last run; its log is replayed and what was written since the last checkpoint is verified", attrs...)
 	case StartUnknown:
-		log.Warn("node.start: the last run did not stop cleanly, and its mark does not say how; its log is replayed and the newest records are verified", attrs...)
+		log.Warn("node.start: the last run did not stop cleanly, and its mark does not say how; its log is replayed and what was written since the last checkpoint is verified", attrs...)
 	}
 }
 
