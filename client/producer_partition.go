@@ -37,7 +37,6 @@ type partition struct {
 	settling bool
 	anew     int8      // how the queue is numbered when it has settled: one of the below
 	anewFrom uint64    // with numbersAgain: serial of the first batch that is numbered again
-	asked    bool      // a new identity is being asked for
 	after    time.Time // no attempt before
 	tries    int       // without success
 

@@ -114,7 +114,6 @@ type compactedSegment struct {
 
 	buf     []byte // of the log, not yet written
 	logPos  int64  // where buf goes
-	written int64  // bytes since the last pause
 	refs    []segment.Ref
 	refSize int64
 	prev    uint32 // link before refs

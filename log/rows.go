@@ -48,10 +48,6 @@ func offsetKey(kind byte, id PartitionID, v int64) []byte {
 	return appendI64(partitionKey(kind, id), v)
 }
 
-func placedKey(index uint64, id PartitionID, n int) []byte {
-	return appendPlacedKey(make([]byte, 0, 40), index, id, n)
-}
-
 func appendPlacedKey(b []byte, index uint64, id PartitionID, n int) []byte {
 	b = appendU64(append(b, rowPlaced), index)
 	return binary.BigEndian.AppendUint16(appendPartition(b, id), uint16(n))

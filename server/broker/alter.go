@@ -226,15 +226,14 @@ func (b *Broker) AlterNode(autoCreate bool, changes []ConfigChange) error {
 	if err := checkTwice(changes); err != nil {
 		return err
 	}
-	known := b.NodeConfigs(autoCreate)
-	for i := range changes {
-		name := changes[i].Name
-		if !slices.ContainsFunc(known, func(e ConfigEntry) bool { return e.Name == name }) {
-			return Errorf(InvalidConfig, "%q is no setting of a node", clip(name))
-		}
-		return Errorf(SettingFixed, "%s cannot be changed while the node runs", name)
+	if len(changes) == 0 {
+		return nil
 	}
-	return nil
+	name := changes[0].Name
+	if !slices.ContainsFunc(b.NodeConfigs(autoCreate), func(e ConfigEntry) bool { return e.Name == name }) {
+		return Errorf(InvalidConfig, "%q is no setting of a node", clip(name))
+	}
+	return Errorf(SettingFixed, "%s cannot be changed while the node runs", name)
 }
 
 // A LogDir is what a node's data directory holds.

@@ -66,7 +66,7 @@ func (b *Broker) Fetch(ctx context.Context, r *FetchRequest) {
 	}
 	total, failed := b.readAll(ctx, r)
 	if limit := b.fetchLimit(r); !failed && limit > 0 && total < min(r.MinBytes, limit) {
-		b.await(ctx, r, min(r.MinBytes, limit), total)
+		b.await(ctx, r, min(r.MinBytes, limit))
 	}
 	for i := range r.Parts {
 		p := &r.Parts[i]
@@ -77,7 +77,7 @@ func (b *Broker) Fetch(ctx context.Context, r *FetchRequest) {
 }
 
 // await reads again whenever a watched partition grows.
-func (b *Broker) await(ctx context.Context, r *FetchRequest, minBytes, total int) {
+func (b *Broker) await(ctx context.Context, r *FetchRequest, minBytes int) {
 	timeout := time.Until(r.Deadline)
 	if timeout <= 0 {
 		return
@@ -107,8 +107,7 @@ func (b *Broker) await(ctx context.Context, r *FetchRequest, minBytes, total int
 				return
 			}
 		}
-		var failed bool
-		if total, failed = b.readAll(ctx, r); failed || total >= minBytes || ctx.Err() != nil || !time.Now().Before(r.Deadline) {
+		if total, failed := b.readAll(ctx, r); failed || total >= minBytes || ctx.Err() != nil || !time.Now().Before(r.Deadline) {
 			return
 		}
 		w.Reset()
