@@ -28,7 +28,7 @@ func BenchmarkAppend(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 8 << 20} {
 		for _, where := range []string{"disk", "direct", "mem", "null"} {
 			b.Run(fmt.Sprintf("bytes=%d/fs=%s", size, where), func(b *testing.B) {
-				o := Options{FS: fsx.Disk(), Dir: b.TempDir(), Direct: where == "direct", CacheBytes: -1}
+				o := Options{FS: fsx.Disk(), Dir: b.TempDir(), Direct: where == "direct", CacheBytes: -1, AheadSegments: -1}
 				switch where {
 				case "mem":
 					o.FS, o.Dir = fsx.NewMem(), "wal"
