@@ -36,6 +36,7 @@ const (
 type readPart struct {
 	number int32
 	end    int64 // offset to stop at
+	found  bool  // end was found in the log, not named by the caller: there is nothing to wait for in front of it
 
 	mu   sync.Mutex
 	next int64  // offset to ask for
@@ -265,7 +266,7 @@ func (r *Reader) bounds(ctx context.Context, address string, parts []*readPart) 
 			p.next = o
 		}
 		if to != nil {
-			p.end = to[p.number]
+			p.end, p.found = to[p.number], r.o.End.kind != atOffset
 		}
 	}
 	return nil
@@ -621,7 +622,7 @@ func (l *lane) take(a *answer, asked *askedPart, code int16, high, start int64, 
 	}
 	p.next = next
 	// The log end may lie before the end that was meant: that of a view is a bound until it was looked at.
-	final := next >= p.end || len(data) == 0 && p.end < math.MaxInt64 && high <= next
+	final := next >= p.end || len(data) == 0 && p.found && high <= next
 	p.idle = final
 	if whole > 0 || final {
 		a.parts = append(a.parts, answerPart{part: p, life: asked.life, at: asked.next, data: data[:whole], highWatermark: high, final: final})
