@@ -62,6 +62,7 @@ bench-short: build ## run every benchmark for a moment, to prove that it works
 	$(BIN) bench partitions --topics 500 --partitions 100
 	$(BIN) bench recovery --seconds 2
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
+	$(GO) test -run Alloc ./client ./log/... ./runtime/codec ./server/kafka # what the race detector cannot count
 
 fmt: ## format Go and .hr files
 	$(TOOL) gofumpt -w $$(git ls-files '*.go')
