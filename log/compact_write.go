@@ -286,10 +286,9 @@ func (o *compactedSegment) flush() error {
 		return nil
 	}
 	n := int64(len(o.buf))
-	if _, err := o.files[0].WriteAt(o.buf, o.logPos); err != nil {
+	if _, err := o.files[0].WriteAround(o.buf, o.logPos); err != nil {
 		return fmt.Errorf("write %s: %w", o.paths()[0], err)
 	}
-	_ = o.files[0].WriteBack(o.logPos, n) // a hint
 	o.logPos += n
 	o.buf = o.buf[:0]
 	return o.s.pauseCompaction(n)

@@ -670,10 +670,9 @@ func (w *writer) flushMixed() error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.WriteAt(w.mixBuf, w.mixPos); err != nil {
+	if _, err := f.WriteAround(w.mixBuf, w.mixPos); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	_ = f.WriteBack(w.mixPos, int64(len(w.mixBuf))) // a hint
 	w.mixPos += int64(len(w.mixBuf))
 	w.wrote(len(w.mixBuf))
 	w.mixBuf = w.mixBuf[:0]
@@ -850,10 +849,9 @@ func (o *ownWriter) flush() error {
 		// It only saves time later; a full disk shows in the write, and has no space for it.
 		_ = f.Preallocate(end/preallocateBytes*preallocateBytes, preallocateBytes)
 	}
-	if _, err := f.WriteAt(w.buf, o.logPos); err != nil {
+	if _, err := f.WriteAround(w.buf, o.logPos); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	_ = f.WriteBack(o.logPos, int64(len(w.buf))) // a hint
 	o.logPos += int64(len(w.buf))
 	w.placedN += int64(len(w.buf))
 	w.wrote(len(w.buf))

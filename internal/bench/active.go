@@ -72,7 +72,7 @@ func Active(ctx context.Context, o Options) (rep *Report, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	r := &Report{Name: "partitions", Partitions: o.Active, Many: &ManyPartitions{}}
-	if r.DiskSyncMs, err = diskSync(dir); err != nil {
+	if err := r.surroundings(dir); err != nil {
 		return nil, err
 	}
 	p, err := startProcess(ctx, filepath.Join(dir, "data"))

@@ -64,7 +64,7 @@ func Backlog(ctx context.Context, o Options) (rep *Report, err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	r := &Report{Name: "backlog", RecordBytes: o.Size, Rate: o.Rate, Partitions: o.Partitions}
-	if r.DiskSyncMs, err = diskSync(t.dir); err != nil {
+	if err := r.surroundings(t.dir); err != nil {
 		return nil, err
 	}
 	old, err := t.topic(ctx, "bench-history", o.Partitions)

@@ -30,16 +30,17 @@ import (
 type Report struct {
 	Name string `json:"name"`
 
-	MessagesPerSecond float64 `json:"messages_per_second"`
-	BytesPerSecond    float64 `json:"bytes_per_second"`
-	MeanMs            float64 `json:"mean_ms"` // publish latency
-	P50Ms             float64 `json:"p50_ms"`
-	P99Ms             float64 `json:"p99_ms"`
-	P999Ms            float64 `json:"p999_ms"`
-	MaxMs             float64 `json:"max_ms"`
-	DiskSyncMs        float64 `json:"disk_sync_ms"` // median fdatasync of 64 KiB into a written file, same directory, before the run
-	RSSBytes          int64   `json:"rss_bytes"`
-	CPUSeconds        float64 `json:"cpu_seconds"` // of client and server together, where they share the process
+	MessagesPerSecond         float64 `json:"messages_per_second"`
+	BytesPerSecond            float64 `json:"bytes_per_second"`
+	MeanMs                    float64 `json:"mean_ms"` // publish latency
+	P50Ms                     float64 `json:"p50_ms"`
+	P99Ms                     float64 `json:"p99_ms"`
+	P999Ms                    float64 `json:"p999_ms"`
+	MaxMs                     float64 `json:"max_ms"`
+	DiskSyncMs                float64 `json:"disk_sync_ms"`                  // median fdatasync of 64 KiB into a written file, same directory, before the run
+	FreshMemoryBytesPerSecond float64 `json:"fresh_memory_bytes_per_second"` // memory that the system hands out for the first time
+	RSSBytes                  int64   `json:"rss_bytes"`
+	CPUSeconds                float64 `json:"cpu_seconds"` // of client and server together, where they share the process
 
 	Seconds           float64 `json:"seconds"`
 	Messages          int64   `json:"messages"`
@@ -225,6 +226,9 @@ func (r *Report) Text() string {
 		line("disk sync", "%.3f ms (64 KiB, median)", r.DiskSyncMs)
 	}
 	r.diskReport.text(line)
+	if r.FreshMemoryBytesPerSecond > 0 {
+		line("fresh memory", "%.1f GB/s (the first touch of 64 MiB)", r.FreshMemoryBytesPerSecond/1e9)
+	}
 	if r.RSSBytes > 0 {
 		line("resident memory", "%.0f MiB", float64(r.RSSBytes)/(1<<20))
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/headrace/headrace/internal/fsx"
 )
 
 // A diskReport is what the disk alone does under the same load: no server can be better than it.
@@ -71,6 +73,34 @@ func diskSync(dir string) (float64, error) {
 	}
 	slices.Sort(took)
 	return ms(took[len(took)/2]), nil
+}
+
+// surroundings fills in what the figures of a run have to be seen beside.
+func (r *Report) surroundings(dir string) (err error) {
+	if r.DiskSyncMs, err = diskSync(dir); err != nil {
+		return err
+	}
+	r.FreshMemoryBytesPerSecond, err = freshMemory()
+	return err
+}
+
+// freshMemory measures the first touch of 64 MiB, in bytes a second. A virtual machine whose host lends memory page by
+// page is many times slower than one that has it: whatever takes new memory, the page cache first of all, is slow with it.
+func freshMemory() (float64, error) {
+	const size = 64 << 20
+	b, err := fsx.Aligned(size)
+	if err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	began := time.Now()
+	for i := 0; i < size; i += fsx.PageSize {
+		b[i] = 1
+	}
+	took := time.Since(began)
+	if err := fsx.Free(b); err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	return size / took.Seconds(), nil
 }
 
 // A scratch is a written file of the benchmark's own, gone when it is closed.

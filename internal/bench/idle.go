@@ -51,7 +51,7 @@ func Idle(ctx context.Context, o Options) (rep *Report, err error) {
 	data := filepath.Join(dir, "data")
 	x := &IdleReport{Topics: o.Topics, TopicPartitions: o.Partitions}
 	r := &Report{Name: "partitions", Topics: o.Topics, Partitions: o.Topics * o.Partitions, Many: &ManyPartitions{Idle: x}}
-	if r.DiskSyncMs, err = diskSync(dir); err != nil {
+	if err := r.surroundings(dir); err != nil {
 		return nil, err
 	}
 	p, err := startProcess(ctx, data)

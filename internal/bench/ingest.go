@@ -156,7 +156,7 @@ func Ingest(ctx context.Context, o Options) (rep *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	if r.DiskSyncMs, err = diskSync(t.dir); err != nil {
+	if err := r.surroundings(t.dir); err != nil {
 		return nil, err
 	}
 	if o.Server == "" {

@@ -64,7 +64,7 @@ func Latency(ctx context.Context, o Options) (rep *Report, err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	r := &Report{Name: "latency", RecordBytes: o.Size, Rate: o.Rate, Partitions: o.Partitions, Client: o.Client, Connections: o.Connections, Durability: o.Durability, WarmSeconds: 1}
-	if r.DiskSyncMs, err = diskSync(t.dir); err != nil {
+	if err := r.surroundings(t.dir); err != nil {
 		return nil, err
 	}
 	topic, err := t.topicWith(ctx, "bench-latency", o.Partitions, configs)

@@ -36,7 +36,7 @@ func Pipeline(ctx context.Context, o Options) (rep *Report, err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	r := &Report{Name: "pipeline", Partitions: o.Partitions, Messages: int64(o.Rows)}
-	if r.DiskSyncMs, err = diskSync(t.dir); err != nil {
+	if err := r.surroundings(t.dir); err != nil {
 		return nil, err
 	}
 	topic, err := t.topic(ctx, "bench-rows", o.Partitions)

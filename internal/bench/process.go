@@ -104,7 +104,7 @@ func Partitions(ctx context.Context, o Options) (rep *Report, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	data := filepath.Join(dir, "data")
 	r := &Report{Name: "partitions", Topics: o.Topics + 1, Partitions: o.Topics + o.Partitions}
-	if r.DiskSyncMs, err = diskSync(dir); err != nil {
+	if err := r.surroundings(dir); err != nil {
 		return nil, err
 	}
 	p, err := startProcess(ctx, data)
@@ -163,7 +163,7 @@ func Recovery(ctx context.Context, o Options) (rep *Report, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	data := filepath.Join(dir, "data")
 	r := &Report{Name: "recovery", RecordBytes: o.Size}
-	if r.DiskSyncMs, err = diskSync(dir); err != nil {
+	if err := r.surroundings(dir); err != nil {
 		return nil, err
 	}
 	p, err := startProcess(ctx, data)

@@ -76,7 +76,7 @@ func Replay(ctx context.Context, o Options) (rep *Report, err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	r := &Report{Name: "replay", RecordBytes: o.Size, Partitions: o.Partitions, Client: o.Client, replayReport: replayReport{Cold: o.Cold}}
-	if r.DiskSyncMs, err = diskSync(t.dir); err != nil {
+	if err := r.surroundings(t.dir); err != nil {
 		return nil, err
 	}
 	topic, err := t.topic(ctx, "bench-replay", o.Partitions)

@@ -56,6 +56,15 @@ func openDisk(name string, flag int) (File, error) {
 type diskFile struct {
 	*os.File
 	fd int
+	around
+}
+
+func (f *diskFile) Close() error {
+	err := f.around.close()
+	if cerr := f.File.Close(); err == nil {
+		err = cerr
+	}
+	return err
 }
 
 func (f *diskFile) Stat() (vfs.FileInfo, error) {

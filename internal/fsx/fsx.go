@@ -29,6 +29,12 @@ type File interface {
 	// WriteBack asks the system to start writing [offset, offset+length) to the disk and returns at
 	// once. It promises nothing about durability; it only keeps a later Sync short.
 	WriteBack(offset, length int64) error
+
+	// WriteAround is WriteAt for bytes that nobody is expected to read soon: where the file system can, they go to
+	// the disk past the page cache and take no memory of it. What is not a whole page, and all of a small p, is
+	// written as by WriteAt, with WriteBack behind it. It is as durable as WriteAt: not before Sync. p may be
+	// anywhere in memory.
+	WriteAround(p []byte, offset int64) (int, error)
 }
 
 // FS is a vfs.FS whose files are Files.

@@ -289,3 +289,5 @@ func (f *injectFile) Truncate(size int64) error {
 }
 
 func (f *injectFile) WriteBack(offset, length int64) error { return f.own.WriteBack(offset, length) }
+
+func (f *injectFile) WriteAround(p []byte, offset int64) (int, error) { return f.WriteAt(p, offset) }

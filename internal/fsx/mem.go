@@ -437,6 +437,8 @@ func (f *memFile) Prefetch(int64, int64) error    { return nil }
 func (f *memFile) WriteBack(int64, int64) error   { return nil }
 func (f *memFile) Fd() uintptr                    { return vfs.InvalidFd }
 
+func (f *memFile) WriteAround(p []byte, offset int64) (int, error) { return f.WriteAt(p, offset) }
+
 type memInfo struct {
 	name    string
 	size    int64

@@ -517,3 +517,5 @@ func (f *recordedFile) Truncate(size int64) error {
 
 // WriteBack is passed on. It promises nothing, so a crash may or may not keep what it was about.
 func (f *recordedFile) WriteBack(offset, length int64) error { return f.own.WriteBack(offset, length) }
+
+func (f *recordedFile) WriteAround(p []byte, offset int64) (int, error) { return f.WriteAt(p, offset) }
