@@ -140,9 +140,7 @@ type load struct {
 	topics    map[string]topicState
 	committed struct{ tried, acked int64 }
 
-	// Read-held while the disk is kept full: a start gets what the records have left, without ballast.
-	room    sync.RWMutex
-	slowest time.Duration // restart
+	slowest time.Duration // restart, on a full disk perhaps
 }
 
 // story is what happened last, for a failure.
@@ -401,7 +399,6 @@ func (l *load) commit(ctx context.Context) {
 func (l *load) ballast(rng *rand.Rand) {
 	for l.pause(time.Duration(300+rng.IntN(1500)) * time.Millisecond) {
 		keep := int64(rng.IntN(4)) << 20
-		l.room.RLock()
 		if err := l.disk.fill(keep); err != nil {
 			l.ops.note("fill", "fail", err)
 		} else {
@@ -412,7 +409,6 @@ func (l *load) ballast(rng *rand.Rand) {
 			l.ops.note("disk", "full", nil)
 		}
 		l.disk.empty()
-		l.room.RUnlock()
 		l.ops.note("fill", "end", fmt.Sprintf("%d MiB are free", l.disk.free()>>20))
 	}
 }

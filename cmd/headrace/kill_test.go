@@ -375,7 +375,6 @@ func killOnce(ctx context.Context, l *load, rng *rand.Rand, i int) {
 	}
 	l.ops.note("kill", "ok", i)
 	v.kill(rng.IntN(2) == 0) // on a full disk, perhaps
-	l.room.Lock()
 	v.start()
 	for rng.IntN(3) == 0 { // again within the first second
 		d := time.Duration(rng.IntN(1000)) * time.Millisecond
@@ -393,7 +392,6 @@ func killOnce(ctx context.Context, l *load, rng *rand.Rand, i int) {
 		_, err := l.list(short)
 		return err
 	})
-	l.room.Unlock()
 	l.slowest = max(l.slowest, time.Since(begun))
 	l.ops.note("restart", "ok", time.Since(begun))
 	for tries := 0; ; tries++ {
