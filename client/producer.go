@@ -67,7 +67,6 @@ type Producer struct {
 	ended    chan struct{}
 	wg       sync.WaitGroup
 	kick     chan struct{} // for the keeper
-	stats    producerStats
 
 	// mu is the delivery lock: everything about batches that have left partition.open, once for each batch and never
 	// for each record. It comes before partition.mu.
@@ -85,12 +84,8 @@ type Producer struct {
 		room       chan struct{}
 		roomWanted bool
 		free       [len(sizeClasses) + 1][]*batch
-		err        error // first failure of a record
+		stats      ProducerStats // but for Buffered
 	}
-}
-
-type producerStats struct {
-	acked, failed, bytes, batches, requests atomic.Int64
 }
 
 // ProducerStats count since the Producer was made.
@@ -98,7 +93,7 @@ type ProducerStats struct {
 	Acknowledged, Failed int64 // records
 	Batches, Requests    int64 // sent, each attempt
 	Bytes                int64 // of acknowledged batches
-	Buffered             int64 // bytes of buffers in use now
+	Buffered             int64 // bytes of buffers of records that have not ended
 	Err                  error // the first failure of a record, or nil
 }
 
@@ -135,16 +130,14 @@ func NewProducer(seeds string, o ProducerOptions) (*Producer, error) {
 // Reach says whether the server answers, like the function.
 func (p *Producer) Reach(ctx context.Context) error { return Reach(ctx, p.admin) }
 
-// Stats are the numbers so far.
+// Stats are the numbers so far. A record counts before its callback is called, so whoever has heard of its end, by the
+// callback, ProduceSync or Flush, finds it in all of them.
 func (p *Producer) Stats() ProducerStats {
 	p.mu.Lock()
-	err := p.mu.err
-	p.mu.Unlock()
-	s := &p.stats
-	return ProducerStats{
-		Acknowledged: s.acked.Load(), Failed: s.failed.Load(), Batches: s.batches.Load(), Requests: s.requests.Load(),
-		Bytes: s.bytes.Load(), Buffered: p.buffered.Load(), Err: err,
-	}
+	defer p.mu.Unlock()
+	s := p.mu.stats
+	s.Buffered = p.buffered.Load()
+	return s
 }
 
 // Flush waits until every record that was accepted before is acknowledged or given up and its callback has returned.
@@ -334,12 +327,16 @@ func (p *Producer) newBatch(pt *partition, class int) *batch {
 	return b
 }
 
-// recycle gives a batch's buffer back. The delivery lock is held.
-func (p *Producer) recycle(b *batch) {
+// unreserve gives up a batch's part of the buffer. The delivery lock is held.
+func (p *Producer) unreserve(b *batch) {
 	p.buffered.Add(-int64(cap(b.buf)))
 	if p.mu.roomWanted && p.buffered.Load() <= p.o.MaxBufferedBytes/4*3 {
 		p.wakeRoom()
 	}
+}
+
+// recycle keeps a batch whose part of the buffer was given up for reuse. The delivery lock is held.
+func (p *Producer) recycle(b *batch) {
 	if len(p.mu.free[b.class]) < maxFree && cap(b.buf) == p.classBytes(b.class) {
 		clear(b.done)
 		b.done = b.done[:0]
@@ -362,20 +359,13 @@ func (p *Producer) deliver() {
 		p.mu.finished[0] = nil
 		p.mu.finished = p.mu.finished[1:]
 		p.mu.current = b
+		p.count(b)
 		p.mu.Unlock()
 		b.finish()
-		n := int64(b.count())
-		if b.err == nil {
-			p.stats.acked.Add(n)
-			p.stats.bytes.Add(int64(len(b.buf)))
-		} else {
-			p.stats.failed.Add(n)
-			p.o.Logger.Warn("records given up", "topic", b.part.t.name, "partition", b.part.index, "records", n, "err", b.err)
+		if b.err != nil {
+			p.o.Logger.Warn("records given up", "topic", b.part.t.name, "partition", b.part.index, "records", b.count(), "err", b.err)
 		}
 		p.mu.Lock()
-		if p.mu.err == nil {
-			p.mu.err = b.err
-		}
 		p.mu.current = nil
 		for _, f := range b.flushes {
 			f.finished()
@@ -385,4 +375,18 @@ func (p *Producer) deliver() {
 	p.mu.finished = nil
 	p.mu.delivering = false
 	p.mu.Unlock()
+}
+
+// count takes the end of a batch into the numbers, before any of its callbacks: whoever has heard of a record finds it
+// in Stats. The batch gives up its part of the buffer. The delivery lock is held.
+func (p *Producer) count(b *batch) {
+	s, n := &p.mu.stats, int64(b.count())
+	if b.err == nil {
+		s.Acknowledged += n
+		s.Bytes += int64(len(b.buf))
+	} else {
+		s.Failed += n
+		s.Err = cmp.Or(s.Err, b.err)
+	}
+	p.unreserve(b)
 }

@@ -350,8 +350,8 @@ func (l *link) next(size int) *request {
 	l.requested++
 	req.correlation = l.requested
 	l.flying = append(l.flying, req)
-	l.p.stats.requests.Add(1)
-	l.p.stats.batches.Add(int64(len(req.batches)))
+	l.p.mu.stats.Requests++
+	l.p.mu.stats.Batches += int64(len(req.batches))
 	return req
 }
 

@@ -164,6 +164,7 @@ func (p *Producer) openBatch(pt *partition, m *Message, size, limit int) (*batch
 // giveBack recycles a batch that was not needed.
 func (p *Producer) giveBack(b *batch) {
 	p.mu.Lock()
+	p.unreserve(b)
 	p.recycle(b)
 	p.mu.Unlock()
 }
