@@ -193,8 +193,9 @@ func (c *conn) handle(ctx context.Context, log *slog.Logger, frame []byte) error
 	}
 	resp := dispatch(ctx, c, kreq, req.clientID)
 	resp.SetVersion(req.version)
-	p.send(nil, encode(req, resp))
-	m.Seconds.observe(time.Since(start))
+	answer := encode(req, resp)
+	m.Seconds.observe(time.Since(start)) // first: who has the answer finds it counted
+	p.send(nil, answer)
 	return nil
 }
 

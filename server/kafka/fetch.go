@@ -50,8 +50,8 @@ func (c *conn) fetch(ctx context.Context, log *slog.Logger, req request, start t
 	bufs, bytes := f.assemble(fr)
 	c.fetches.Done(fr)
 	c.srv.metrics.BytesOut.Add(uint64(bytes))
+	m.Seconds.observe(time.Since(start)) // first: who has the answer finds it counted
 	place.send(fr.Release, bufs...)
-	m.Seconds.observe(time.Since(start))
 	return nil
 }
 

@@ -36,8 +36,9 @@ type front struct {
 type frontOptions struct {
 	kafka kafka.Options
 	views broker.Pipelines
-	disk  bool  // a directory instead of memory
-	wal   int64 // size of the log's segments, bytes; 0: the default on a disk, 32 MiB in memory
+	disk  bool                     // a directory instead of memory
+	write func(f *front, b []byte) // called before bytes are written to a connection
+	wal   int64                    // size of the log's segments, bytes; 0: the default on a disk, 32 MiB in memory
 }
 
 // logBuffer keeps what was logged.
@@ -93,6 +94,9 @@ func (f *front) open() {
 		f.t.Fatal(err)
 	}
 	f.addr = ln.Addr().String()
+	if f.opts.write != nil {
+		ln = watchedListener{ln, f}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f.srv.Serve(ctx, ln) }()
@@ -106,6 +110,30 @@ func (f *front) open() {
 			f.t.Error(err)
 		}
 	}
+}
+
+// A watchedListener tells frontOptions.write what its connections are about to send.
+type watchedListener struct {
+	net.Listener
+	f *front
+}
+
+func (l watchedListener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return watchedConn{nc, l.f}, nil
+}
+
+type watchedConn struct {
+	net.Conn
+	f *front
+}
+
+func (c watchedConn) Write(b []byte) (int, error) {
+	c.f.opts.write(c.f, b)
+	return c.Conn.Write(b)
 }
 
 func (f *front) walBytes() int64 {
