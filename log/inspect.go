@@ -117,7 +117,7 @@ func Inspect(o Options, io InspectOptions) (*StoreReport, error) {
 		err := in.run(c)
 		s.handles.close()
 		return errors.Join(err, s.closeDB())
-	}, s.kvGone)
+	}, s.kvGone, s.poisoned)
 	var own callbackError
 	if errors.As(err, &own) {
 		return in.rep, own.error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	goruntime "runtime"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -43,8 +44,11 @@ func (s *Store) openDB() error {
 	return nil
 }
 
-// kvGone is the error of a call that Pebble has ended: what it met, as damage of the rows.
+// kvGone is the error of a call that Pebble has ended: what it met, as damage of the rows unless it is a full disk.
 func (s *Store) kvGone() error {
+	if err := s.poisonedErr(); errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("open %s: %w", s.path("kv"), err)
+	}
 	return s.corrupt(&CorruptError{Path: "kv", Position: -1, Err: fmt.Errorf("%w: %w", ErrCorrupt, s.poisonedErr())})
 }
 
@@ -100,6 +104,6 @@ func (l *kvLogger) Errorf(format string, args ...any) {
 
 func (l *kvLogger) Fatalf(format string, args ...any) {
 	l.s.kvFatal.Store(true)
-	l.s.poison(fmt.Errorf("pebble: "+format, args...))
+	l.s.poison(fsx.Fatal("pebble: "+format, args...))
 	goruntime.Goexit()
 }

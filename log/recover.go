@@ -41,13 +41,16 @@ func Open(o Options) (*Store, error) {
 		if err := s.openDB(); err != nil {
 			return err
 		}
+		if err := s.poisonedErr(); err != nil {
+			return err // and nobody waits for it any more
+		}
 		if err := s.recover(c); err != nil {
 			s.w.closeFiles()
 			s.handles.close()
 			return errors.Join(err, s.closeDB())
 		}
 		return nil
-	}, s.kvGone)
+	}, s.kvGone, s.poisoned)
 	if err != nil {
 		return nil, err
 	}

@@ -355,7 +355,7 @@ func readCatalog(fs fsx.FS, dir string) (*Catalog, error) {
 		}
 		c, _, err = load(db)
 		return errors.Join(err, db.Close())
-	}, m.Err)
+	}, m.Err, m.gaveUp)
 	return c, err
 }
 

@@ -150,7 +150,7 @@ func openMeta(fs fsx.FS, dir string, logger *slog.Logger) (*metaMachine, error) 
 			return errors.Join(err, db.Close())
 		}
 		return nil
-	}, m.Err)
+	}, m.Err, m.gaveUp)
 	if err != nil {
 		return nil, fmt.Errorf("replication: open metadata rows in %s: %w", dir, err)
 	}
@@ -177,7 +177,7 @@ func (p pebbleLogger) Errorf(format string, args ...any) {
 
 func (p pebbleLogger) Fatalf(format string, args ...any) {
 	p.m.fatal.Store(true)
-	p.m.fail(fmt.Errorf(format, args...))
+	p.m.fail(fsx.Fatal(format, args...))
 	goruntime.Goexit()
 }
 

@@ -118,8 +118,9 @@ func OpenNode(o NodeOptions) (*Node, error) {
 		return nil, errors.New("replication: NodeOptions need Dir")
 	}
 	n, err := attempt(o)
-	if errors.Is(err, syscall.ENOSPC) && n.reserve.release() > 0 {
-		n, err = attempt(o)
+	var left *fsx.LeftBehindError
+	if errors.Is(err, syscall.ENOSPC) && n.reserve.release() > 0 && !errors.As(err, &left) {
+		n, err = attempt(o) // otherwise the next process finds the space
 	}
 	if err != nil {
 		return nil, fmt.Errorf("replication: open node in %s: %w", o.Dir, err)

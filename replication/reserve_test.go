@@ -1,16 +1,22 @@
 package replication
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/headrace/headrace/internal/fsx"
@@ -19,13 +25,16 @@ import (
 // A tightDisk is a memory disk without space for anything but what the reserve gives back.
 type tightDisk struct {
 	fsx.FS
+	mem  *fsx.Mem
 	full atomic.Bool
 	left atomic.Int64 // operations that still find space
 }
 
-func newTightDisk() *tightDisk {
-	d := &tightDisk{}
-	d.FS = fsx.Inject(fsx.NewMem(), func(op fsx.Op, name string) error {
+func newTightDisk() *tightDisk { return tightDiskOf(fsx.NewMem()) }
+
+func tightDiskOf(mem *fsx.Mem) *tightDisk {
+	d := &tightDisk{mem: mem}
+	d.FS = fsx.Inject(mem, func(op fsx.Op, name string) error {
 		reserve := strings.HasSuffix(name, "/"+reserveFile)
 		switch {
 		case !d.full.Load():
@@ -132,5 +141,68 @@ func testFullStart(t *testing.T, o NodeOptions, fill, free func()) {
 	eventually(t, "records are taken", func() bool { return produce(ctx, n, id, "c").Err == nil })
 	if got := values(t, n, id); len(got) != 2 || got[1] != "c" {
 		t.Errorf("read %q", got)
+	}
+}
+
+// Wherever in its start the disk fills up, a node without a reserve starts or says why not, soon, and the next start finds
+// everything.
+func TestAStartWhoseDiskFillsUpEnds(t *testing.T) {
+	if os.Getenv(childEnv) == "" { // Pebble leaves goroutines behind when it gives up
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), childEnv+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	d := newTightDisk()
+	o := fullOptions(d)
+	o.ReserveBytes, o.OpenTimeout = -1, time.Second
+	o.Meta.CloseTimeout, o.Data.CloseTimeout = time.Second/2, time.Second/2
+	n := openNode(t, o)
+	must(t, n.Meta().CreateTopic(t.Context(), TopicSpec{Name: "a"}))
+	id := partition(t, n, "a", 0)
+	for _, v := range []string{"x", "y", "z"} {
+		must(t, produce(t.Context(), n, id, v).Err)
+	}
+	want := values(t, n, id)
+	image := d.mem.CrashClone(powerCut)
+	must(t, n.Close())
+	for k := int64(0); ; k++ {
+		d := tightDiskOf(image.CrashClone(powerCut))
+		o.FS = d
+		d.left.Store(k)
+		d.full.Store(true)
+		opened := make(chan *Node, 1)
+		go func() {
+			n, err := OpenNode(o)
+			if err != nil && !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("with space for %d writes: %v", k, err)
+			}
+			if err != nil {
+				n = nil
+			}
+			opened <- n
+		}()
+		select {
+		case n = <-opened:
+		case <-time.After(time.Minute):
+			buf := make([]byte, 1<<20)
+			t.Fatalf("with space for %d writes the start does not end\n%s", k, buf[:runtime.Stack(buf, true)])
+		}
+		whole := n != nil && d.left.Load() > 0
+		d.full.Store(false)
+		if n == nil { // another process, which sees what this one has written
+			o.FS = d.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, uint64(k)))})
+			n = openNode(t, o)
+		}
+		if got := values(t, n, id); !slices.Equal(got, want) {
+			t.Errorf("with space for %d writes: %q afterwards, want %q", k, got, want)
+		}
+		must(t, n.Close())
+		if whole {
+			t.Logf("a start takes %d writes", k-d.left.Load())
+			break
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +23,15 @@ import (
 	"github.com/headrace/headrace/log/wal"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		os.Exit(m.Run()) // what it leaves behind ends with it
+	}
+	leak.Main(m)
+}
+
+// childEnv is set in a test process that a test has started for what cannot be undone.
+const childEnv = "HEADRACE_TEST_CHILD"
 
 func openLed(t testing.TB, o ShardOptions) *Shard {
 	t.Helper()
