@@ -78,7 +78,9 @@ func (w *writer) checkpointAt(ctx context.Context, at point) error {
 	// From here on it is tidying up, which the next checkpoint does again if a crash undoes it.
 	b := s.db.NewBatch()
 	defer func() { _ = b.Close() }()
-	_ = b.DeleteRange(numberKey(rowPlaced, 0), numberKey(rowPlaced, at.index+1), nil) // in memory: cannot fail
+	for _, kind := range []byte{rowPlaced, rowRuns} {
+		_ = b.DeleteRange(numberKey(kind, 0), numberKey(kind, at.index+1), nil) // in memory: cannot fail
+	}
 	for id, below := range w.moved {
 		_ = b.DeleteRange(offsetKey(rowMixed, id, 0), offsetKey(rowMixed, id, below), nil)
 	}

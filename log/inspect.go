@@ -209,29 +209,38 @@ func (in *inspector) countRows() error {
 var rowNames = map[byte]string{
 	rowApplied: "applied", rowDropped: "dropped", rowMixedFile: "mixed files", rowGroup: "group offsets", rowState: "state",
 	rowPlaced: "placed", rowMixed: "mixed runs", rowPartition: "partitions", rowProducer: "producers", rowSegment: "segments",
-	rowTask: "tasks",
+	rowTask: "tasks", rowRuns: "placed runs", rowCompact: "compaction", rowActive: "groups",
 }
 
 // findPlaced notes what was written since the checkpoint: a crash may have taken it, and the next start writes it again.
 func (in *inspector) findPlaced(checkpoint uint64) error {
 	in.placed = map[string]int64{}
+	note := func(path string, first int64) {
+		if have, ok := in.placed[path]; !ok || first < have {
+			in.placed[path] = first
+		}
+	}
+	err := in.s.eachRow(rowRuns, 8, func(k, v []byte) error {
+		return eachPlacedRun(v, func(id PartitionID, base int64) error {
+			if binary.BigEndian.Uint64(k) > checkpoint {
+				note(fmt.Sprintf("%s@%d", id, base), base)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
 	return in.s.eachRow(rowPlaced, 8+partitionSz+2, func(k, v []byte) error {
 		row, err := decodePlaced(v)
 		if err != nil || binary.BigEndian.Uint64(k) <= checkpoint {
 			return err
 		}
-		id := getPartition(k[8:])
-		path, first := fmt.Sprintf("%s@%d", id, row.base), row.base
-		if !row.mixed {
-			h, err := segment.ParseHead(row.blocks)
-			if err != nil {
-				return fmt.Errorf("%w: %w", errRow, err)
-			}
-			path, first = fmt.Sprintf("%s#%d", id, row.base), h.First
+		h, err := segment.ParseHead(row.blocks)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errRow, err)
 		}
-		if have, ok := in.placed[path]; !ok || first < have {
-			in.placed[path] = first
-		}
+		note(fmt.Sprintf("%s#%d", getPartition(k[8:]), row.base), h.First)
 		return nil
 	})
 }

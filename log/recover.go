@@ -318,32 +318,36 @@ func (s *Store) loadMixedFiles() error {
 // repair verifies what rounds after the checkpoint have written, and writes again what is not there.
 func (s *Store) repair(checkpoint uint64) error {
 	r := repairer{s: s, checkpoint: checkpoint, log: entryReader{log: s.opts.Log}}
-	return s.eachRow(rowPlaced, 8+partitionSz+2, func(k, v []byte) error {
+	err := s.eachRow(rowPlaced, 8+partitionSz+2, func(k, v []byte) error {
 		row, err := decodePlaced(v)
 		if err != nil {
 			return err
 		}
 		p := s.parts.m[getPartition(k[8:])]
 		l := p.layoutOrNil(p != nil)
-		if l != nil && !row.mixed {
-			// The runs that moved here may still have rows: they go in one batch with this one.
-			s.w.moved[p.id] = l.mixStart
-		}
-		switch {
-		case binary.BigEndian.Uint64(k) <= checkpoint:
-			return nil // a crash came before they were dropped
-		case l == nil:
+		if l == nil {
 			return nil // dropped since
-		case row.mixed:
-			err = r.mixed(p, l, row.base)
-		default:
-			err = r.own(p, l, &row)
 		}
-		if err != nil && s.opts.offline {
-			s.opts.Logger.Warn("not written again", "partition", p.id.String(), "err", err)
-			return nil // who repairs the store finds it
+		// The runs that moved here may still have rows: they go in one batch with this one.
+		s.w.moved[p.id] = l.mixStart
+		if binary.BigEndian.Uint64(k) <= checkpoint {
+			return nil // a crash came before it was dropped
 		}
+		return r.tolerate(p, r.own(p, l, &row))
+	})
+	if err != nil {
 		return err
+	}
+	return s.eachRow(rowRuns, 8, func(k, v []byte) error {
+		done := binary.BigEndian.Uint64(k) <= checkpoint // a crash came before it was dropped
+		return eachPlacedRun(v, func(id PartitionID, base int64) error {
+			p := s.parts.m[id]
+			l := p.layoutOrNil(p != nil)
+			if done || l == nil {
+				return nil
+			}
+			return r.tolerate(p, r.mixed(p, l, base))
+		})
 	})
 }
 
@@ -351,6 +355,15 @@ type repairer struct {
 	s          *Store
 	checkpoint uint64
 	log        entryReader
+}
+
+// tolerate makes a failure a warning where the store is opened to be repaired: who repairs it finds it.
+func (r *repairer) tolerate(p *Partition, err error) error {
+	if err != nil && r.s.opts.offline {
+		r.s.opts.Logger.Warn("not written again", "partition", p.id.String(), "err", err)
+		return nil
+	}
+	return err
 }
 
 func (r *repairer) own(p *Partition, l *layout, row *placedRow) error {

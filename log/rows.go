@@ -16,10 +16,11 @@ const (
 	rowGroup     = 'g' // group, topic, index: a committed offset
 	rowActive    = 'h' // group: when it last committed
 	rowState     = 'k' // task, key: a state row
-	rowPlaced    = 'l' // raft index, topic, index, number: what a round wrote to files
+	rowPlaced    = 'l' // raft index, topic, index, number: what a round wrote to a partition's own files
 	rowMixed     = 'm' // topic, index, base offset: a run of batches in the mixed segment
 	rowPartition = 'p' // topic, index
 	rowProducer  = 'q' // topic, index, producer id
+	rowRuns      = 'r' // raft index: what a round wrote to the mixed segment
 	rowSegment   = 's' // topic, index, base offset: a segment file
 	rowTask      = 't' // task
 )
@@ -254,32 +255,49 @@ func decodeMixedFile(v []byte) (mixedFile, error) {
 	return m, f.end(rowMixedFile)
 }
 
-// placedRow says what a round wrote to a file that is not synced before the next checkpoint.
+// placedRow says what a round wrote to files of a partition that are not synced before the next checkpoint.
 type placedRow struct {
-	mixed    bool
-	base     int64 // of the segment; of the mixed run
+	base     int64 // of the segment
 	indexPos int64 // where blocks begin in the index file
 	blocks   []byte
 }
 
 func (r *placedRow) encode(b []byte) []byte {
-	kind := byte(0)
-	if r.mixed {
-		kind = 1
-	}
-	b = append(b, rowVersion, kind)
-	b = appendI64(appendI64(b, r.base), r.indexPos)
+	b = appendI64(appendI64(append(b, rowVersion), r.base), r.indexPos)
 	return append(b, r.blocks...)
 }
 
 func decodePlaced(v []byte) (placedRow, error) {
 	f := readRow(v)
-	r := placedRow{mixed: f.u8() != 0, base: f.i64(), indexPos: f.i64()}
+	r := placedRow{base: f.i64(), indexPos: f.i64()}
 	if !f.ok {
 		return r, fmt.Errorf("%w: kind %q", errRow, rowPlaced)
 	}
 	r.blocks = f.b
 	return r, nil
+}
+
+// runSz is the size of a run in a runs row, which names the runs that a round wrote to a mixed file that is not synced
+// before the next checkpoint. It is one row a round and not one a run: with many partitions the rows are what a round
+// costs.
+const runSz = partitionSz + 8
+
+func appendRun(b []byte, id PartitionID, base int64) []byte {
+	return appendI64(appendPartition(b, id), base)
+}
+
+// eachPlacedRun calls f for the runs of a runs row until it fails.
+func eachPlacedRun(v []byte, f func(id PartitionID, base int64) error) error {
+	r := readRow(v)
+	if !r.ok || len(r.b) == 0 || len(r.b)%runSz != 0 {
+		return fmt.Errorf("%w: kind %q", errRow, rowRuns)
+	}
+	for b := r.b; len(b) > 0; b = b[runSz:] {
+		if err := f(getPartition(b), getI64(b[partitionSz:])); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *producer) encode(b []byte) []byte {

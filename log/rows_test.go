@@ -29,6 +29,14 @@ func anyRow(kind byte, v []byte) (value any, again []byte, err error) {
 	case rowPlaced:
 		r, err := decodePlaced(v)
 		return r, r.encode(nil), err
+	case rowRuns:
+		var runs [][]byte
+		again = []byte{rowVersion}
+		err = eachPlacedRun(v, func(id PartitionID, base int64) error {
+			runs, again = append(runs, appendRun(nil, id, base)), appendRun(again, id, base)
+			return nil
+		})
+		return runs, again, err
 	case rowMixed:
 		file, block, err := decodeMixed(v)
 		return []any{file, block}, appendMixed(nil, file, block), err
@@ -55,7 +63,7 @@ func anyRow(kind byte, v []byte) (value any, again []byte, err error) {
 }
 
 var rowKinds = []byte{
-	rowApplied, rowDropped, rowMixedFile, rowGroup, rowActive, rowPlaced, rowMixed, rowPartition, rowProducer, rowSegment, rowTask, rowCompact,
+	rowApplied, rowDropped, rowMixedFile, rowGroup, rowActive, rowPlaced, rowMixed, rowPartition, rowProducer, rowSegment, rowTask, rowCompact, rowRuns,
 }
 
 func seedRows() map[byte][]byte {
@@ -73,7 +81,8 @@ func seedRows() map[byte][]byte {
 		rowMixedFile: mixedFile{10, 5}.encode(),
 		rowGroup:     encodeGroupRow(nil, &o),
 		rowActive:    encodeActive(8),
-		rowPlaced:    (&placedRow{mixed: true, base: 4, indexPos: 5, blocks: []byte("blocks")}).encode(nil),
+		rowPlaced:    (&placedRow{base: 4, indexPos: 5, blocks: []byte("blocks")}).encode(nil),
+		rowRuns:      appendRun(appendRun([]byte{rowVersion}, id, 4), id, 1<<40),
 		rowMixed:     appendMixed(nil, 3, []byte("block")),
 		rowPartition: part.encode(nil),
 		rowProducer:  p.encode(nil),
@@ -92,7 +101,7 @@ func TestRowsComeBackAndNoShorterPrefixIsARow(t *testing.T) {
 		}
 		for n := range v {
 			_, again, err := anyRow(kind, v[:n])
-			open := kind == rowGroup || kind == rowPlaced || kind == rowMixed || kind == rowTask || kind == rowSegment || kind == rowCompact // these end with bytes of any length
+			open := kind == rowGroup || kind == rowPlaced || kind == rowMixed || kind == rowTask || kind == rowSegment || kind == rowCompact || kind == rowRuns // these end with bytes of any length
 			if err == nil && (!open || string(again) != string(v[:n])) || err != nil && !errors.Is(err, errRow) {
 				t.Errorf("kind %q, %d of %d bytes: %v", kind, n, len(v), err)
 			}
