@@ -89,6 +89,14 @@ var mutants = []mutant{
 		old: "\treturn r.index(p, r.s.indexPath(p.id, &l.segs[i]), row)\n", new: "\treturn nil\n",
 	},
 	{
+		name: "recovery does not repair the mixed segment", file: "log/recover.go", pkg: "./log", run: storeCrash,
+		old: "return r.tolerate(p, r.mixed(p, l, base))", new: "return nil",
+	},
+	{
+		name: "rows of one producer lose the order of Apply", file: "log/round.go", pkg: "./log", run: "^TestRowsOfOneKeyStayInTheOrderOfApply$",
+		old: "cmp.Compare(a.producer, b.producer), cmp.Compare(a.at, b.at))", new: "cmp.Compare(a.producer, b.producer), cmp.Compare(b.at, a.at))",
+	},
+	{
 		name: "producers are not restored", file: "log/recover.go", pkg: "./log", run: storeCrash,
 		old: "r.p.producers[r.id] = r\n", new: "_ = r.p.producers\n",
 	},
