@@ -35,9 +35,8 @@ type producer struct {
 	touched uint64 // number of the touch in the store: the order of forgetting
 	dirty   bool   // in the store's list of rows to write
 	gone    bool   // forgotten; a pointer in the list of rows to write means delete
+	node    int32  // in the store's list
 	batches [ProducerBatches]sequenceRange
-
-	prev, next *producer // by touched
 }
 
 func (r *producer) lastSequence() int32 { return r.batches[r.n-1].last }
@@ -84,37 +83,67 @@ func checkSequence(r *producer, now int64, epoch int16, first, last int32) (dup 
 	return nil, nil
 }
 
-// producerList is the store's producers in the order of their last batches.
+// producerList is the store's producers in the order of their last batches. The links are apart from the producers: a
+// touch changes those of two others, which are chosen at random as far as the processor's caches are concerned.
 type producerList struct {
-	oldest, newest *producer
-	count          int
-	clock          uint64 // number of touches so far
+	of    []*producer    // by node
+	links []producerLink // by node; a ring, in which 0 stands between the newest and the oldest
+	free  int32          // a chain of nodes without producers, by next
+	count int
+	clock uint64 // number of touches so far
+}
+
+type producerLink struct{ prev, next int32 }
+
+// oldest is the producer that has been silent longest, nil if there is none.
+func (l *producerList) oldest() *producer {
+	if l.count == 0 {
+		return nil
+	}
+	return l.of[l.links[0].next]
 }
 
 func (l *producerList) remove(r *producer) {
-	if r.prev != nil {
-		r.prev.next = r.next
-	} else {
-		l.oldest = r.next
-	}
-	if r.next != nil {
-		r.next.prev = r.prev
-	} else {
-		l.newest = r.prev
-	}
-	r.prev, r.next = nil, nil
+	l.unlink(r.node)
+	l.of[r.node] = nil
+	l.links[r.node].next = l.free
+	l.free, r.node = r.node, 0
 	l.count--
 }
 
+// push adds a producer as the newest.
 func (l *producerList) push(r *producer) {
-	r.prev, r.next = l.newest, nil
-	if l.newest != nil {
-		l.newest.next = r
-	} else {
-		l.oldest = r
+	if len(l.links) == 0 {
+		l.of, l.links = append(l.of, nil), append(l.links, producerLink{})
 	}
-	l.newest = r
+	if r.node = l.free; r.node != 0 {
+		l.free = l.links[r.node].next
+	} else {
+		r.node = int32(len(l.links))
+		l.of, l.links = append(l.of, nil), append(l.links, producerLink{})
+	}
+	l.of[r.node] = r
+	l.link(r.node)
 	l.count++
+}
+
+// touch makes a producer of the list the newest.
+func (l *producerList) touch(r *producer) {
+	if l.links[0].prev != r.node {
+		l.unlink(r.node)
+		l.link(r.node)
+	}
+}
+
+func (l *producerList) unlink(n int32) {
+	x := l.links[n]
+	l.links[x.prev].next, l.links[x.next].prev = x.next, x.prev
+}
+
+func (l *producerList) link(n int32) {
+	last := l.links[0].prev
+	l.links[n] = producerLink{prev: last}
+	l.links[last].next, l.links[0].prev = n, n
 }
 
 // touchProducer notes an accepted batch.
@@ -127,9 +156,8 @@ func (s *Store) touchProducer(p *Partition, id int64, epoch int16, now int64, b 
 		}
 		p.producers[id] = r
 		s.producers.push(r)
-	} else if s.producers.newest != r {
-		s.producers.remove(r)
-		s.producers.push(r)
+	} else {
+		s.producers.touch(r)
 	}
 	if r.epoch != epoch || now-r.seen > int64(ProducerExpiry) {
 		r.epoch, r.n = epoch, 0
@@ -160,13 +188,13 @@ func (s *Store) forgetProducer(r *producer) {
 // expireProducers forgets the producers that are too old or too many. It depends only on what was applied.
 func (s *Store) expireProducers(now int64) {
 	for range expirePerEntry {
-		r := s.producers.oldest
+		r := s.producers.oldest()
 		if r == nil || now-r.seen <= int64(ProducerExpiry) {
 			break
 		}
 		s.forgetProducer(r)
 	}
 	for s.producers.count > s.maxProducers {
-		s.forgetProducer(s.producers.oldest)
+		s.forgetProducer(s.producers.oldest())
 	}
 }
