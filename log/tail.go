@@ -58,6 +58,12 @@ func (r *tailRow) batch() tailBatch {
 // minTailRows is the size of the first list.
 const minTailRows = 4
 
+// A firstList is a list with its rows.
+type firstList struct {
+	tailList
+	room [minTailRows]tailRow
+}
+
 // live is the rows that there are now. They may be used without a lock.
 func (t *tail) live() []tailRow {
 	l := t.list.Load()
@@ -93,7 +99,14 @@ func (t *tail) push(b *tailBatch) {
 // grow replaces a full list by one with room for as many rows again as are live. mu is held.
 func (t *tail) grow(old *tailList) *tailList {
 	live := t.live()
-	l := &tailList{rows: make([]tailRow, max(minTailRows, 2*len(live)))}
+	var l *tailList
+	if 2*len(live) <= minTailRows {
+		first := &firstList{} // one piece of memory: with many partitions nearly every look at it is a cache miss
+		l = &first.tailList
+		l.rows = first.room[:]
+	} else {
+		l = &tailList{rows: make([]tailRow, 2*len(live))}
+	}
 	for i := range live {
 		from, to := &live[i], &l.rows[i]
 		to.base, to.last, to.index, to.appendTime, to.maxTimestamp = from.base, from.last, from.index, from.appendTime, from.maxTimestamp
