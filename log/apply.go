@@ -86,14 +86,19 @@ func (s *Store) Apply(index, term uint64, entry []byte) []Result {
 	s.now = now
 	results := make([]Result, e.Count)
 	a := applying{s: s, index: index, term: term, now: now, entry: entry, offsets: s.scratch.offsets[:0]}
+	s.look(&e)
 	rest := e.body
 	for i := range results {
 		var u UnitView
 		at := len(entry) - len(rest) + unitHeader
 		u, rest = nextUnit(rest)
+		if p := s.scratch.ahead[i].p; p != nil && !p.dropped.Load() {
+			s.lastPart = p
+		}
 		results[i] = a.unit(int32(i), u.body, at)
 	}
 	s.scratch.offsets = a.offsets
+	clear(s.scratch.ahead) // a dropped partition does not stay in memory for it
 	if len(a.offsets) > 0 {
 		// One allocation for the offsets of all units.
 		kept := append([]int64(nil), a.offsets...)
@@ -118,6 +123,53 @@ func (s *Store) Apply(index, term uint64, entry []byte) []Result {
 		s.kick()
 	}
 	return results
+}
+
+// ahead is what look has found for a unit.
+type ahead struct {
+	p        *Partition // of the first batch, nil if it is unknown
+	id       int64      // producer of that batch
+	producer *producer
+}
+
+// look finds the partition of the first batch of each unit, and touches what judging and appending it will read. With
+// thousands of active partitions nothing of that is in the processor's caches: a unit at a time, the misses of one come
+// one behind the other; here those of many units are under way together. It decides nothing.
+func (s *Store) look(e *Entry) {
+	all := s.scratch.ahead[:0]
+	for rest := e.body; len(rest) > 0; {
+		var u UnitView
+		u, rest = nextUnit(rest)
+		x := ahead{id: -1}
+		if len(u.body) > opHeader+partitionSz+record.HeaderSize && OpKind(u.body[0]) == OpAppend {
+			body := u.body[opHeader:]
+			x.p = s.parts.m[getPartition(body)]
+			if h, err := record.ParseHeader(body[partitionSz:]); err == nil {
+				x.id = h.ProducerID
+			}
+		}
+		all = append(all, x)
+	}
+	s.scratch.ahead = all
+	sum := int64(0)
+	for i := range all {
+		if x := &all[i]; x.p != nil {
+			sum += x.p.lastAppend
+			x.producer = x.p.producers[x.id]
+		}
+	}
+	for i := range all {
+		x := &all[i]
+		if x.producer != nil {
+			sum += int64(x.producer.node) + int64(x.producer.batches[ProducerBatches-1].first)
+		}
+		if x.p != nil {
+			if l := x.p.tail.list.Load(); l != nil {
+				sum += int64(l.n.Load())
+			}
+		}
+	}
+	s.scratch.touched = sum
 }
 
 // dueBytes is how much makes a round now. A run of a thin partition costs four or five rows whatever its size, so many
@@ -177,7 +229,9 @@ func (a *applying) unit(n int32, body []byte, at int) Result {
 func (s *Store) judge(now int64, body []byte) error {
 	j := &s.scratch.judging
 	j.appends, j.opStep, j.state, j.drops, j.data = j.appends[:0], false, false, false, false
-	clear(j.producers)
+	if len(j.producers) > 0 {
+		clear(j.producers)
+	}
 	for rest := body; len(rest) > 0; {
 		var op Op
 		op, rest = nextOp(rest)
@@ -257,6 +311,9 @@ func (s *Store) judgeAppend(j *judging, now int64, body []byte) error {
 	if len(batch) > limit {
 		return &RejectError{Reason: ErrTooLarge, Partition: id, Detail: fmt.Sprintf("batch of %d bytes, limit %d", len(batch), limit)}
 	}
+	if len(j.appends) == 1 {
+		j.note(&j.appends[0])
+	}
 	pl := planned{p: p, delta: h.LastOffsetDelta, id: h.ProducerID, maxTime: h.MaxTimestamp}
 	if h.ProducerID >= 0 {
 		pl.epoch, pl.first = h.ProducerEpoch, h.BaseSequence
@@ -276,8 +333,7 @@ func (s *Store) judgeSequence(j *judging, now int64, pl *planned) error {
 	if pl.first < 0 || pl.epoch < 0 {
 		return reject(ErrSequence)
 	}
-	key := producerKey{pl.p, pl.id}
-	if earlier, ok := j.producers[key]; ok {
+	if earlier, ok := j.producers[producerKey{pl.p, pl.id}]; ok {
 		if earlier.epoch != pl.epoch || addSequence(earlier.last, 1) != pl.first {
 			return reject(ErrSequence)
 		}
@@ -291,11 +347,22 @@ func (s *Store) judgeSequence(j *judging, now int64, pl *planned) error {
 			return nil
 		}
 	}
+	if len(j.appends) > 0 {
+		j.note(pl)
+	}
+	return nil
+}
+
+// note remembers the last sequence of a producer for what follows in the unit. The first batch of a unit is only noted
+// once there is a second.
+func (j *judging) note(pl *planned) {
+	if pl.id < 0 || pl.dup {
+		return
+	}
 	if j.producers == nil {
 		j.producers = make(map[producerKey]judged)
 	}
-	j.producers[key] = judged{pl.epoch, pl.end}
-	return nil
+	j.producers[producerKey{pl.p, pl.id}] = judged{pl.epoch, pl.end}
 }
 
 func (s *Store) judgeProgress(j *judging, op Op) error {

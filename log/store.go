@@ -186,6 +186,8 @@ type Store struct {
 	scratch      struct {
 		judging judging
 		offsets []int64
+		ahead   []ahead
+		touched int64 // keeps the loads of look from being optimized away
 	}
 
 	// The writer: whoever holds the token. See round.go.
