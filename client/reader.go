@@ -80,7 +80,7 @@ type ReaderOptions struct {
 	Connections int
 	// MaxWait is how long the server waits for records where there are none (500 ms).
 	MaxWait time.Duration
-	// RetryFor is how long the reader tries to reach a broker before Next answers a *ConnectError (30 s).
+	// RetryFor is how long the reader tries to get an answer of a broker before Next answers a *ConnectError (30 s).
 	RetryFor time.Duration
 	Logger   *slog.Logger // nil: none
 	// Fetched is called after each answer with the time since it was asked for and its size, by several goroutines.
@@ -331,6 +331,10 @@ func (r *Reader) advance() *RecordBatch {
 		if r.stale(a) {
 			r.cur.parts = r.cur.parts[1:]
 			continue
+		}
+		if a.wrong != nil {
+			r.again(a.part, a.at, a.wrong)
+			continue // it is stale now
 		}
 		for len(a.data) > 0 {
 			batch, rest, err := record.Next(a.data)

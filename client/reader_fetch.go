@@ -38,6 +38,8 @@ type readPart struct {
 	end    int64 // offset to stop at
 	found  bool  // end was found in the log, not named by the caller: there is nothing to wait for in front of it
 
+	failing time.Time // since when no answer has come; zero: one has. Of the lane or manager that has the partition
+
 	mu   sync.Mutex
 	next int64  // offset to ask for
 	life uint64 // changes when next goes back: answers of an older life do not count
@@ -63,7 +65,8 @@ type answerPart struct {
 	at            int64 // first offset that is wanted of data
 	data          []byte
 	highWatermark int64
-	final         bool // nothing comes behind data
+	final         bool  // nothing comes behind data
+	wrong         error // data must not be looked at
 }
 
 // A readerConn is one connection that carries one request at a time.
@@ -177,8 +180,8 @@ func (r *Reader) leadersFrom(ctx context.Context, seed string) (map[int32]string
 		return nil, &ConnectError{seed, err}
 	}
 	m, ok := resp.(*kmsg.MetadataResponse)
-	if !ok || len(m.Topics) != 1 {
-		return nil, &ConnectError{seed, errors.New("the metadata is not that of one topic")}
+	if !ok || len(m.Topics) != 1 || m.Topics[0].Topic == nil || *m.Topics[0].Topic != r.o.Topic {
+		return nil, &ConnectError{seed, errors.New("the metadata is not that of the topic")}
 	}
 	t := &m.Topics[0]
 	if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
@@ -220,11 +223,16 @@ func (r *Reader) resolve(ctx context.Context) (parts []*readPart, err error) {
 		}
 	}
 	groups := map[string][]*readPart{}
+	seen := make(map[int32]bool, len(numbers))
 	for _, n := range numbers {
 		address, ok := leaders[n]
 		if !ok {
 			return nil, fmt.Errorf("%w: %s[%d]", ErrUnknownTopic, r.o.Topic, n)
 		}
+		if seen[n] {
+			return nil, fmt.Errorf("client: ReaderOptions.Partitions has partition %d twice", n)
+		}
+		seen[n] = true
 		p := &readPart{number: n, end: math.MaxInt64}
 		parts = append(parts, p)
 		groups[address] = append(groups[address], p)
@@ -303,16 +311,24 @@ func (r *Reader) list(c *readerConn, address string, parts []*readPart, at Posit
 	}
 	none := false // a time after all records
 	for _, t := range resp.(*kmsg.ListOffsetsResponse).Topics {
+		if t.Topic != r.o.Topic {
+			return nil, &ConnectError{address, fmt.Errorf("offsets of topic %q", t.Topic)}
+		}
 		for _, p := range t.Partitions {
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 				return nil, r.refused(err, p.Partition)
+			}
+			if p.Offset < 0 && at.kind != atTime {
+				return nil, &ConnectError{address, fmt.Errorf("partition %d has offset %d", p.Partition, p.Offset)}
 			}
 			out[p.Partition] = p.Offset
 			none = none || p.Offset < 0
 		}
 	}
-	if len(out) != len(parts) {
-		return nil, &ConnectError{address, errors.New("the offsets of some partitions are missing")}
+	for _, p := range parts {
+		if _, ok := out[p.number]; !ok {
+			return nil, &ConnectError{address, fmt.Errorf("the offsets of partition %d are missing", p.number)}
+		}
 	}
 	if none && at.kind == atTime {
 		ends, err := r.list(c, address, parts, Latest)
@@ -409,15 +425,26 @@ type lane struct {
 	address string
 	parts   []*readPart
 	asked   []askedPart // in the order of the request
+	got     []fetched   // of the present answer
 	sent    time.Time
 	turn    int
 	reqs    kmsg.FetchRequest
 }
 
 type askedPart struct {
-	part *readPart
-	next int64
-	life uint64
+	part     *readPart
+	next     int64
+	life     uint64
+	answered bool
+	done     bool // read to its end: the lane has no more to do with it
+}
+
+// A fetched is the answer for one partition.
+type fetched struct {
+	asked       *askedPart
+	code        int16
+	high, start int64
+	data        []byte
 }
 
 // run reads until the partitions are read to their ends, the reader ends, or the connection fails, when the partitions
@@ -427,8 +454,26 @@ func (l *lane) run() {
 	if len(l.parts) > 0 && l.r.ctx.Err() == nil {
 		if err != nil {
 			l.r.o.Logger.Warn("reader reconnects", "topic", l.r.o.Topic, "broker", l.address, "err", err)
+			l.failed(err)
 		}
 		l.r.moved <- l.parts
+	}
+}
+
+// failed ends the reader if the lane's partitions have had no answer for too long, although somebody leads them.
+func (l *lane) failed(err error) {
+	now := time.Now()
+	for _, p := range l.parts {
+		if p.failing.IsZero() {
+			p.failing = now
+		}
+		if now.Sub(p.failing) > l.r.o.RetryFor {
+			if c := (*ConnectError)(nil); !errors.As(err, &c) {
+				err = &ConnectError{l.address, err}
+			}
+			l.r.fail(err)
+			return
+		}
 	}
 }
 
@@ -484,14 +529,20 @@ func (l *lane) read() error {
 	}
 }
 
-// request asks for what comes next of every partition of the lane, another one first each time.
+// request asks for what comes next of every partition of the lane.
 func (l *lane) request(c *readerConn) error {
+	l.compose()
+	return c.send(&l.reqs)
+}
+
+// compose makes the next request, another partition first each time.
+func (l *lane) compose() {
 	r := l.r
 	req := &l.reqs
 	if len(req.Topics) == 0 {
 		*req = kmsg.NewFetchRequest()
 		req.Version, req.ReplicaID, req.SessionEpoch = readerFetchVersion, -1, -1
-		req.MaxWaitMillis, req.MinBytes, req.MaxBytes = int32(r.o.MaxWait.Milliseconds()), 1, answerBytes
+		req.MaxWaitMillis, req.MinBytes, req.MaxBytes = int32(min(r.o.MaxWait.Milliseconds(), math.MaxInt32)), 1, answerBytes
 		t := kmsg.NewFetchRequestTopic()
 		t.Topic = r.o.Topic
 		req.Topics = append(req.Topics, t)
@@ -501,7 +552,7 @@ func (l *lane) request(c *readerConn) error {
 	for i := range l.parts {
 		p := l.parts[(i+l.turn)%len(l.parts)]
 		p.mu.Lock()
-		asked := askedPart{p, p.next, p.life}
+		asked := askedPart{part: p, next: p.next, life: p.life}
 		p.mu.Unlock()
 		rp := kmsg.NewFetchRequestTopicPartition()
 		rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes, rp.CurrentLeaderEpoch = p.number, asked.next, int32(min(r.o.FetchBytes, answerBytes)), -1
@@ -510,52 +561,79 @@ func (l *lane) request(c *readerConn) error {
 	}
 	l.turn++
 	l.sent = time.Now()
-	return c.send(req)
 }
 
 // parse takes an answer apart. move says that the partitions need another connection; an error that the answer makes no
-// sense.
+// sense, and then nothing of it is taken: a position must not move over records that nobody gets.
 func (l *lane) parse(a *answer, body []byte) (move bool, err error) {
+	if err := l.decode(body); err != nil {
+		return false, err
+	}
+	for i := range l.got { // before a partition can be another lane's
+		l.got[i].asked.part.failing = time.Time{}
+	}
+	for i := range l.got {
+		moved, err := l.take(a, &l.got[i])
+		if err != nil {
+			l.r.fail(err)
+			return true, nil
+		}
+		move = move || moved
+	}
+	clear(l.got)
+	l.leave()
+	return move, nil
+}
+
+// decode splits an answer into got, whose data alias body. Each partition must have been asked for, and come once.
+func (l *lane) decode(body []byte) error {
+	l.got = l.got[:0]
+	for i := range l.asked {
+		l.asked[i].answered = false
+	}
 	b := kbin.Reader{Src: body}
 	b.Int32() // throttle
 	code := b.Int16()
 	b.Int32() // session
 	if err := kerr.ErrorForCode(code); b.Ok() && err != nil {
-		return false, err
+		return err
 	}
 	for topics := b.ArrayLen(); topics > 0 && b.Ok(); topics-- {
-		if name := b.UnsafeString(); name != l.r.o.Topic {
-			return false, fmt.Errorf("an answer about topic %q", name)
+		name := b.UnsafeString()
+		if b.Ok() && name != l.r.o.Topic {
+			return fmt.Errorf("an answer about topic %q", name)
 		}
 		for parts := b.ArrayLen(); parts > 0 && b.Ok(); parts-- {
-			number, code, high := b.Int32(), b.Int16(), b.Int64()
+			var f fetched
+			number := b.Int32()
+			f.code, f.high = b.Int16(), b.Int64()
 			b.Int64() // last stable offset
-			start := b.Int64()
+			f.start = b.Int64()
 			if n := b.ArrayLen(); n > 0 {
 				b.Span(16 * int(n)) // aborted transactions
 			}
 			b.Int32() // preferred replica
-			data := b.NullableBytes()
+			f.data = b.NullableBytes()
 			if !b.Ok() {
 				break
 			}
-			asked := l.find(number)
-			if asked == nil {
-				return false, fmt.Errorf("an answer about partition %d", number)
+			if f.asked = l.find(number); f.asked == nil || f.asked.answered {
+				return fmt.Errorf("an answer about partition %d", number)
 			}
-			moved, err := l.take(a, asked, code, high, start, data)
-			if err != nil {
-				l.r.fail(err)
-				return true, nil
+			if f.code == 0 && f.high < 0 {
+				return fmt.Errorf("partition %d has log end %d", number, f.high)
 			}
-			move = move || moved
+			f.asked.answered = true
+			l.got = append(l.got, f)
 		}
 	}
 	if err := b.Complete(); err != nil {
-		return false, fmt.Errorf("answer: %w", err)
+		return fmt.Errorf("answer: %w", err)
 	}
-	l.parts = live(l.parts)
-	return move, nil
+	if len(b.Src) > 0 {
+		return fmt.Errorf("an answer with %d bytes behind it", len(b.Src))
+	}
+	return nil
 }
 
 func (l *lane) find(number int32) *askedPart {
@@ -567,54 +645,37 @@ func (l *lane) find(number int32) *askedPart {
 	return nil
 }
 
-// live is the partitions that are not read to their end.
-func live(parts []*readPart) []*readPart {
-	keep := parts[:0]
-	for _, p := range parts {
-		p.mu.Lock()
-		if !p.idle {
+// leave lets go of the partitions that this answer has read to their end. Who gets such a one again, because a batch of
+// it was corrupt, gets it from Next: so it is the answer that says which they are, and not readPart.idle, which Next may
+// have changed already.
+func (l *lane) leave() {
+	keep := l.parts[:0]
+	for _, p := range l.parts {
+		if q := l.find(p.number); q == nil || !q.done {
 			keep = append(keep, p)
 		}
-		p.mu.Unlock()
 	}
-	clear(parts[len(keep):])
-	return keep
+	clear(l.parts[len(keep):])
+	l.parts = keep
 }
 
 // take judges the answer for one partition and moves its position. The error is final for the reader.
-func (l *lane) take(a *answer, asked *askedPart, code int16, high, start int64, data []byte) (move bool, err error) {
-	r, p := l.r, asked.part
-	switch err := kerr.ErrorForCode(code); {
+func (l *lane) take(a *answer, f *fetched) (move bool, err error) {
+	r, asked, p := l.r, f.asked, f.asked.part
+	switch err := kerr.ErrorForCode(f.code); {
 	case err == nil:
 	case errors.Is(err, kerr.OffsetOutOfRange):
-		if !r.o.SkipLost || start <= asked.next {
-			return false, &OffsetRangeError{Topic: r.o.Topic, Partition: p.number, Offset: asked.next, LogStart: start, LogEnd: high}
+		if !r.o.SkipLost || f.start <= asked.next || f.start > f.high {
+			return false, &OffsetRangeError{Topic: r.o.Topic, Partition: p.number, Offset: asked.next, LogStart: f.start, LogEnd: f.high}
 		}
-		r.skip(p, asked, start)
+		r.skip(p, asked, f.start)
 		return false, nil
 	case kerr.IsRetriable(err) && !errors.Is(err, kerr.UnknownTopicOrPartition):
 		return true, nil
 	default:
 		return false, r.refused(err, p.number)
 	}
-	// The positions of whole batches; a server may cut the last one.
-	next, whole := asked.next, 0
-	for whole < len(data) {
-		h, err := record.ParseHeader(data[whole:])
-		if errors.Is(err, record.ErrShort) || err == nil && h.Size() > len(data)-whole {
-			break
-		}
-		if err != nil {
-			// Next finds it, and asks again.
-			whole = len(data)
-			break
-		}
-		whole += h.Size()
-		next = max(next, h.LastOffset()+1)
-	}
-	if whole == 0 {
-		whole = len(data) // less than one batch: likewise
-	}
+	next, whole, wrong := extent(f.data, asked.next, f.high)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.life != asked.life {
@@ -622,12 +683,44 @@ func (l *lane) take(a *answer, asked *askedPart, code int16, high, start int64, 
 	}
 	p.next = next
 	// The log end may lie before the end that was meant: that of a view is a bound until it was looked at.
-	final := next >= p.end || len(data) == 0 && p.found && high <= next
-	p.idle = final
+	final := next >= p.end || len(f.data) == 0 && p.found && f.high <= next
+	p.idle, asked.done = final, final
 	if whole > 0 || final {
-		a.parts = append(a.parts, answerPart{part: p, life: asked.life, at: asked.next, data: data[:whole], highWatermark: high, final: final})
+		a.parts = append(a.parts, answerPart{part: p, life: asked.life, at: asked.next, data: f.data[:whole], highWatermark: f.high, final: final, wrong: wrong})
 	}
 	return false, nil
+}
+
+// extent finds how far the whole batches of an answer go that was asked for from offset at on; a server may cut the last
+// one. Of what is no batch, Next finds the place, and asks again.
+//
+// Base offsets are outside the checksum, so they are held against what an answer can have: batches in order, below the
+// high watermark, and something new. If they are wrong, nothing of the answer is good.
+func extent(data []byte, at, high int64) (next int64, whole int, wrong error) {
+	next = at
+	last := int64(-1) // offset before which no batch can begin any more
+	for whole < len(data) {
+		h, err := record.ParseHeader(data[whole:])
+		if errors.Is(err, record.ErrShort) || err == nil && h.Size() > len(data)-whole {
+			break
+		}
+		if err != nil {
+			return next, len(data), nil
+		}
+		if end := h.LastOffset(); h.BaseOffset <= last || end >= high {
+			return at, len(data), fmt.Errorf("offsets %d to %d come behind %d, and the log end is %d", h.BaseOffset, end, last, high)
+		}
+		whole += h.Size()
+		last = h.LastOffset()
+		next = max(next, last+1)
+	}
+	switch {
+	case len(data) > 0 && whole == 0:
+		return next, len(data), nil // less than one batch
+	case len(data) > 0 && next == at:
+		return at, len(data), fmt.Errorf("%d bytes hold nothing from the offset on", len(data))
+	}
+	return next, whole, nil
 }
 
 // skip goes on at the log start.
