@@ -24,7 +24,7 @@ type member struct {
 	slow   atomic.Int64 // ns that a sync of the log takes
 }
 
-func newMember(t *testing.T, hub *transport.Hub, i int) *member {
+func newMember(t *testing.T, hub *transport.Hub, i int, adjust func(i int, o *ShardOptions)) *member {
 	t.Helper()
 	m := &member{fs: fsx.NewMem()}
 	fs := fsx.Inject(m.fs, func(op fsx.Op, name string) error {
@@ -36,6 +36,9 @@ func newMember(t *testing.T, hub *transport.Hub, i int) *member {
 	m.o = ledgerShard(fs, "s", &m.ledger)
 	m.o.Name, m.o.ID, m.o.NodeID, m.o.Hub = fmt.Sprint("member-", i), fmt.Sprint("disk-", i), int32(i), hub
 	m.o.Bootstrap, m.o.Join = i == 1, i != 1
+	if adjust != nil {
+		adjust(i-1, &m.o)
+	}
 	m.open(t)
 	return m
 }
@@ -50,10 +53,16 @@ func (m *member) open(t *testing.T) {
 // group starts three members, all voters, the first one leading.
 func group(t *testing.T) []*member {
 	t.Helper()
+	return groupOn(t, nil)
+}
+
+// groupOn is a group whose members' options are adjusted, counted from 0.
+func groupOn(t *testing.T, adjust func(i int, o *ShardOptions)) []*member {
+	t.Helper()
 	hub := transport.NewHub()
 	var ms []*member
 	for i := range 3 {
-		ms = append(ms, newMember(t, hub, i+1))
+		ms = append(ms, newMember(t, hub, i+1, adjust))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

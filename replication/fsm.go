@@ -33,6 +33,9 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 		}
 	}
 	for _, l := range logs {
+		if l.Type == raft.LogConfiguration {
+			f.s.reconfigured(raft.DecodeConfiguration(l.Data))
+		}
 		f.Apply(l)
 	}
 	return make([]any, len(logs))

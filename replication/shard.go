@@ -159,7 +159,7 @@ type Shard struct {
 	wg     sync.WaitGroup
 	turn   chan struct{} // one token: somebody packs
 	kick   chan struct{} // the packer has something to do
-	solo   atomic.Bool   // this member is all of its group; false until that is known
+	solo   atomic.Bool   // this member is all of its group, as far as is applied; false until that is known
 	notify chan bool     // raft's leadership changes
 	due    chan struct{} // a checkpoint is due by bytes
 	asked  chan chan error
@@ -364,9 +364,20 @@ func (s *Shard) start() (err error) {
 }
 
 // alone reports whether this member is all of its group.
-func (s *Shard) alone() bool {
-	servers := s.raft.GetConfiguration().Configuration().Servers
-	return len(servers) == 1 && servers[0].ID == raft.ServerID(s.o.ID) && servers[0].Suffrage == raft.Voter
+func (s *Shard) alone() bool { return s.sole(s.raft.GetConfiguration().Configuration()) }
+
+func (s *Shard) sole(c raft.Configuration) bool {
+	return len(c.Servers) == 1 && c.Servers[0].ID == raft.ServerID(s.o.ID) && c.Servers[0].Suffrage == raft.Voter
+}
+
+// reconfigured is called by the apply goroutine with the group as it is from now on.
+func (s *Shard) reconfigured(c raft.Configuration) {
+	sole := s.sole(c)
+	if was := s.solo.Swap(sole); was && !sole && s.core.appended(maxAppending) {
+		// The appends that returned before are counted here, for nobody else will; those that are under way are counted
+		// twice, which the core forgives.
+		s.wake()
+	}
 }
 
 // poisonAfter is how long a write may take before it is given up.

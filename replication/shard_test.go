@@ -647,7 +647,8 @@ func TestApplyBatchAnswersConfigurationsToo(t *testing.T) {
 	s := openLed(t, ledgerShard(fsx.NewMem(), "s", nil))
 	defer s.Close() //nolint:errcheck // checked elsewhere
 	f := &fsm{s}
-	got := f.ApplyBatch([]*raft.Log{{Type: raft.LogConfiguration, Index: 1}, {Type: raft.LogCommand, Index: 1, Data: log.EncodeEntry(nil, 1, nil)}})
+	alone := raft.EncodeConfiguration(s.raft.GetConfiguration().Configuration())
+	got := f.ApplyBatch([]*raft.Log{{Type: raft.LogConfiguration, Index: 1, Data: alone}, {Type: raft.LogCommand, Index: 1, Data: log.EncodeEntry(nil, 1, nil)}})
 	if len(got) != 2 {
 		t.Errorf("%d answers", len(got))
 	}
