@@ -56,7 +56,7 @@ func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 
 func (w *writer) checkpointAt(ctx context.Context, at point) error {
 	s := w.s
-	if err := w.sweepMixed(); errors.Is(err, syscall.ENOSPC) {
+	if err := w.sweepMixed(); errors.Is(err, syscall.ENOSPC) && !errors.Is(err, ErrPoisoned) {
 		// It only saves space later. The checkpoint lets the log give some back now.
 		s.opts.Logger.Warn("mixed segment not swept", "err", err)
 		w.dirty.discardUnder(s.mixedPath(w.mixNow))

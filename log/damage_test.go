@@ -1,6 +1,7 @@
 package log
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -319,6 +320,85 @@ func TestAFailedSyncIsFinal(t *testing.T) {
 	}
 	if err := readAllOrCorrupt(s, m); err != nil {
 		t.Fatalf("reads: %v", err)
+	}
+}
+
+// After a sync that failed the system reads back what is not on the disk, and later syncs succeed without writing it. A
+// process that starts then believes nothing that no checkpoint holds.
+func TestAStartAfterAFailedSyncWritesAgain(t *testing.T) {
+	for _, where := range []string{"/topics/.log", "/topics/.index", "/mixed/.log"} {
+		t.Run(where, func(t *testing.T) {
+			var fail atomic.Bool
+			mem := fsx.NewMem()
+			fs := fsx.Inject(mem, func(op fsx.Op, name string) error {
+				if op == fsx.OpSync && strings.Contains(name, path.Dir(where)+"/") && strings.HasSuffix(name, path.Ext(where)) && fail.Load() {
+					return mem.FailSync(name)
+				}
+				return nil
+			})
+			s, m := filled(t, fs)
+			apply := func(u *Unit) {
+				index, _ := s.Applied()
+				data := EncodeEntry(nil, int64(index), []*Unit{u})
+				e, _ := DecodeEntry(data)
+				if err := compareResults(s.Apply(index+1, 1, data), m.apply(index+1, 1, e)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			batch := func(value []byte) []byte {
+				b := record.NewBuilder()
+				b.Append(5000, nil, value, nil)
+				return b.Finish()
+			}
+			var u Unit
+			u.PartitionOpen(PartitionID{TopicID{7}, 2}, PartitionSettings{RetentionMs: -1, RetentionBytes: -1}, 1)
+			apply(&u)
+			u.Reset()
+			u.Append(PartitionID{TopicID{7}, 2}, batch([]byte("thin")))
+			for i := range 40 {
+				u.Append(PartitionID{TopicID{7}, 0}, batch(bytes.Repeat([]byte{byte(i)}, 600)))
+				apply(&u)
+				u.Reset()
+			}
+			if _, err := s.Step(); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.flushDB(t.Context()); err != nil { // as a full memtable does: the rows outlive the process
+				t.Fatal(err)
+			}
+			fail.Store(true)
+			if _, err := s.Checkpoint(t.Context()); !errors.Is(err, ErrPoisoned) {
+				t.Fatalf("checkpoint: %v", err)
+			}
+			fail.Store(false)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			index, _ := s.Applied()
+
+			again, err := Open(testOptions(Options{FS: fs, Log: fakeLog{1, index, 1}}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := again.Checkpoint(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			durable := again.Durable()
+			cut := mem.PowerCut()
+			if err := again.Close(); err != nil {
+				t.Fatal(err)
+			}
+			last, err := Open(testOptions(Options{FS: cut, Log: fakeLog{durable + 1, durable, 1}}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.compare(last); err != nil {
+				t.Error(err)
+			}
+			if err := last.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -393,17 +393,11 @@ func (r *repairer) own(p *Partition, l *layout, row *placedRow) error {
 	return r.index(p, r.s.indexPath(p.id, &l.segs[i]), row)
 }
 
-// index makes the blocks of a placed row be in the index file.
+// index makes the blocks of a placed row be in the index file, and be written by the next sync: see file.
 func (r *repairer) index(p *Partition, path string, row *placedRow) error {
 	f, err := r.open(p, path, row.indexPos, row.base)
 	if err != nil {
 		return err
-	}
-	have := make([]byte, len(row.blocks))
-	if n, err := f.ReadAt(have, row.indexPos); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read %s: %w", path, err)
-	} else if bytes.Equal(have[:n], row.blocks) {
-		return nil
 	}
 	if _, err := f.WriteAt(row.blocks, row.indexPos); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -460,7 +454,11 @@ func (r *repairer) open(p *Partition, path string, pos, offset int64) (fsx.File,
 // ones before have moved on. Only batches after the checkpoint are ever written again.
 func (r *repairer) made(path string) bool { return r.s.opts.FS.PathDir(path) == mixedDir }
 
-// file makes the batches of refs be in a file. It reads them in pieces of about a megabyte.
+// file makes the batches of refs be in a file, and be written by the next sync. It goes through them in pieces of about a
+// megabyte.
+//
+// What reads well is written again, too. The process before may have met a sync that failed, after which the system holds
+// the pages and believes that they are on the disk: no sync would ever write them again.
 func (r *repairer) file(p *Partition, l *layout, path string, seed segment.Seed, refs []segment.Ref, prev uint32) error {
 	f, err := r.open(p, path, refs[0].Pos, refs[0].Base)
 	if err != nil {
@@ -483,6 +481,9 @@ func (r *repairer) file(p *Partition, l *layout, path string, seed segment.Seed,
 		for i := range refs[:n] {
 			ref := &refs[i]
 			at := ref.Pos - refs[0].Pos
+			if at < 0 || at > size-int64(ref.Size) {
+				return fmt.Errorf("%w: a batch at %d of a run at %d", errRow, ref.Pos, refs[0].Pos)
+			}
 			end := at + int64(ref.Size)
 			if int64(have) < end || seed.Verify(b[at:end], ref, prev) != nil {
 				data, err := r.original(p, l, ref)
@@ -492,12 +493,13 @@ func (r *repairer) file(p *Partition, l *layout, path string, seed segment.Seed,
 				if err := seed.Verify(data, ref, prev); err != nil {
 					return &CorruptError{Path: path, Partition: p.id, Offset: ref.Base, Position: ref.Pos, Err: fmt.Errorf("its original: %w", err)}
 				}
-				if _, err := f.WriteAt(data, ref.Pos); err != nil {
-					return fmt.Errorf("write %s: %w", path, err)
-				}
+				copy(b[at:end], data)
 				r.s.metrics.repaired.Add(1)
 			}
 			prev = ref.Link
+		}
+		if _, err := f.WriteAround(b, refs[0].Pos); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
 		}
 		refs = refs[n:]
 	}

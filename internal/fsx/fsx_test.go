@@ -342,3 +342,32 @@ func TestMadeDirectoriesOutliveAPowerCut(t *testing.T) {
 	}
 	must(t, MkdirAll(Disk(), filepath.Join(t.TempDir(), "x", "y")))
 }
+
+// A sync that fails leaves what the system believes to be on the disk, and a crash shows that it is not.
+func TestAFailedSyncLosesWhatItWasToWrite(t *testing.T) {
+	mem := NewMem()
+	f := write(t, mem, "a", "old.")
+	must(t, f.Sync())
+	must(t, mem.SyncDir("/"))
+	_, err := f.WriteAt([]byte("new."), 0)
+	must(t, err)
+	if err := mem.FailSync("a"); !errors.Is(err, syscall.EIO) {
+		t.Errorf("the sync: %v", err)
+	}
+	must(t, f.Sync())
+	if got, want := read(t, mem, "a"), "new."; got != want {
+		t.Errorf("read back %q, want %q", got, want)
+	}
+	if got, want := read(t, mem.PowerCut(), "a"), "old."; got != want {
+		t.Errorf("after a power cut %q, want %q", got, want)
+	}
+	_, err = f.WriteAt([]byte("n"), 0)
+	must(t, err)
+	must(t, f.Sync())
+	if got, want := read(t, mem.PowerCut(), "a"), "new."; got != want {
+		t.Errorf("written again and after a power cut %q, want %q", got, want)
+	}
+	if err := mem.FailSync("b"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that does not exist: %v", err)
+	}
+}

@@ -58,6 +58,7 @@ type memNode struct {
 	pages      [][]byte
 	size       int64
 	stale      map[int][]byte
+	lost       map[int]bool // of stale: a sync has failed to write them, and none will try again
 	syncedSize int64
 }
 
@@ -244,6 +245,7 @@ func (n *memNode) writeAt(p []byte, off int64) {
 	n.modTime = time.Now()
 	for at := off; len(p) > 0; {
 		page := n.touch(int(at / PageSize))
+		delete(n.lost, int(at/PageSize))
 		k := copy(page[at%PageSize:], p)
 		p = p[k:]
 		at += int64(k)
@@ -299,8 +301,29 @@ func (n *memNode) sync() {
 		n.synced, n.ops = maps.Clone(n.children), nil
 		return
 	}
-	clear(n.stale)
+	maps.DeleteFunc(n.stale, func(i int, _ []byte) bool { return !n.lost[i] })
 	n.syncedSize = n.size
+}
+
+// FailSync does what the sync of a file does that fails: what was written is still read, and is not on the disk, and the
+// system forgets that it is not. Only what is written again is written by a later sync. It returns EIO. A file that does
+// not exist is an error, too.
+func (m *Mem) FailSync(name string) error {
+	f, err := m.OpenFile(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	mf := f.(*memFile) //nolint:errcheck // Mem opens no others
+	return mf.do("sync", false, func(n *memNode) error {
+		if n.lost == nil {
+			n.lost = map[int]bool{}
+		}
+		for i := range n.stale {
+			n.lost[i] = true
+		}
+		return &os.PathError{Op: "sync", Path: name, Err: syscall.EIO}
+	})
 }
 
 // A memFile is an open file or directory.
