@@ -2,8 +2,13 @@ package log
 
 import (
 	"math"
+	"path/filepath"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/headrace/headrace/internal/fsx"
 )
 
 // segmentsOf are the segments that the files of a partition have. Entries are a second apart, see feed.
@@ -146,5 +151,42 @@ func TestRetentionBySizeOfASmallTopic(t *testing.T) {
 	}
 	if got := p.Bytes(); got < 3000 || got > 3000+run {
 		t.Errorf("%d bytes are left", got)
+	}
+}
+
+// A segment that is complete takes no more of the disk than it holds.
+func TestACompleteSegmentGivesBackWhatItDidNotNeed(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(testOptions(Options{FS: fsx.Disk(), Dir: dir, SegmentBytes: 18 << 20, CacheBytes: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := PartitionID{TopicID{7}, 0}
+	feed(t, s, openUnit(PartitionSettings{RetentionMs: -1, RetentionBytes: -1}, id))
+	for range 40 {
+		feed(t, s, appendUnit(id, 1<<20))
+		if _, err := s.Step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "topics", "*", "*", "*.log"))
+	if err != nil || len(names) < 3 {
+		t.Fatalf("%d segments, %v", len(names), err)
+	}
+	slices.Sort(names)
+	for _, name := range names[:len(names)-1] {
+		var st syscall.Stat_t
+		if err := syscall.Stat(name, &st); err != nil {
+			t.Fatal(err)
+		}
+		if took := st.Blocks * 512; took > st.Size+64<<10 {
+			t.Errorf("%s holds %d bytes and takes %d", filepath.Base(name), st.Size, took)
+		}
 	}
 }

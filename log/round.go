@@ -846,6 +846,7 @@ func (o *ownWriter) add(b *tailBatch) error {
 		if err := o.finish(); err != nil {
 			return err
 		}
+		o.giveBack()
 	}
 	if !o.open {
 		o.begin(segmentInfo{base: b.Base, end: b.Base, firstAppend: b.AppendTime, maxTime: b.MaxTimestamp}, true)
@@ -899,6 +900,16 @@ func (o *ownWriter) flush() error {
 	w.wrote(len(w.buf))
 	w.buf = w.buf[:0]
 	return nil
+}
+
+// giveBack frees what a segment that is complete got in advance. A failure costs space only.
+func (o *ownWriter) giveBack() {
+	if o.seg.logBytes < preallocateBytes {
+		return
+	}
+	if f, err := o.w.dirty.open(o.w.s.logPath(o.rp.p.id, &o.seg), false); err == nil {
+		_ = f.Truncate(o.seg.logBytes)
+	}
 }
 
 // finish writes the rest of the open segment, its index and its rows.
