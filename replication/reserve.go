@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,10 +35,11 @@ type reserve struct {
 	log  *slog.Logger
 
 	mu struct {
-		sync.Mutex
-		have int64
-		err  error // why it is not whole
+		sync.Mutex // held while the file is resized
+		have       int64
 	}
+	held    atomic.Int64          // mu.have
+	trouble atomic.Pointer[error] // why it is not whole; nil: it is, or nobody has tried
 }
 
 // openReserve looks at the reserve of dir. want 0 is the default, less on a small disk; negative is none.
@@ -53,6 +55,7 @@ func openReserve(fs fsx.FS, dir string, want int64, log *slog.Logger) (*reserve,
 	switch {
 	case err == nil:
 		r.mu.have = info.Size()
+		r.held.Store(r.mu.have)
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("replication: look at the reserve: %w", err)
 	}
@@ -81,6 +84,7 @@ func (r *reserve) release() int64 {
 		return 0
 	}
 	r.mu.have = 0
+	r.held.Store(0)
 	r.log.Warn("the disk is full: the reserve is given up for the start", "bytes", freed)
 	return freed
 }
@@ -90,7 +94,7 @@ func (r *reserve) restore() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.have >= r.want {
-		r.mu.err = nil
+		r.trouble.Store(nil)
 		return true
 	}
 	var err error
@@ -98,14 +102,20 @@ func (r *reserve) restore() bool {
 		e := r.resize(size)
 		if e == nil {
 			r.mu.have = size
+			r.held.Store(size)
 			break
 		}
 		if err = errors.Join(err, e); !errors.Is(e, syscall.ENOSPC) || size <= minReserveBytes/16 {
 			break
 		}
 	}
-	was := r.mu.err
-	r.mu.err = err
+	was := r.trouble.Load()
+	if err == nil {
+		r.trouble.Store(nil)
+	} else {
+		first := firstOf(err)
+		r.trouble.Store(&first)
+	}
 	switch {
 	case err != nil && was == nil:
 		r.log.Warn("the reserve is not whole, so no records are taken", "bytes", r.mu.have, "wanted", r.want, "error", firstOf(err))
@@ -145,17 +155,16 @@ func (r *reserve) resize(size int64) (err error) {
 	return f.Sync()
 }
 
-// Err is why the reserve is not whole, an ENOSPC as a rule, or nil.
+// Err is why the reserve is not whole, an ENOSPC as a rule, or nil. It does not wait for the disk.
 func (r *reserve) Err() error {
 	if r == nil {
 		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.mu.err == nil {
+	err := r.trouble.Load()
+	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("the reserve holds %d of %d bytes: %w", r.mu.have, r.want, firstOf(r.mu.err))
+	return fmt.Errorf("the reserve holds %d of %d bytes: %w", r.held.Load(), r.want, *err)
 }
 
 // sizes are the bytes that are held and those that are wanted.
@@ -163,9 +172,7 @@ func (r *reserve) sizes() (have, want int64) {
 	if r == nil {
 		return 0, 0
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.have, r.want
+	return r.held.Load(), r.want
 }
 
 // keepReserve makes the reserve whole again once there is space.

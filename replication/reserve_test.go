@@ -206,3 +206,32 @@ func TestAStartWhoseDiskFillsUpEnds(t *testing.T) {
 		}
 	}
 }
+
+// A disk that hangs under the reserve stops nobody who appends to the log.
+func TestNobodyWaitsForTheReserve(t *testing.T) {
+	hang, hung := make(chan struct{}), make(chan struct{}, 1)
+	fs := fsx.Inject(fsx.NewMem(), func(op fsx.Op, name string) error {
+		if op == fsx.OpSync && strings.HasSuffix(name, "/"+reserveFile) {
+			select {
+			case hung <- struct{}{}:
+			default:
+			}
+			<-hang
+		}
+		return nil
+	})
+	n := openNode(t, fullOptions(fs))
+	must(t, n.Meta().CreateTopic(t.Context(), TopicSpec{Name: "a"}))
+	id := partition(t, n, "a", 0)
+	<-hung
+	must(t, produce(t.Context(), n, id, "x").Err)
+	_ = n.Data().State()
+	_ = n.Ready()
+	_, want := n.Reserve()
+	close(hang)
+	eventually(t, "the reserve is whole", func() bool {
+		have, _ := n.Reserve()
+		return have == want
+	})
+	must(t, n.Close())
+}
