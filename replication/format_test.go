@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headrace/headrace/internal/fsx"
 	"github.com/headrace/headrace/internal/golden"
 	"github.com/headrace/headrace/log"
 )
 
-// The bytes of commands, rows and the identity are on disks: a change here is a change of format.
+// The bytes of commands, rows, the identity and the open mark are on disks: a change here is a change of format.
 func TestFormats(t *testing.T) {
 	var out strings.Builder
 	name := log.TopicID{0: 0xaa, 15: 1}
@@ -62,6 +63,9 @@ func TestFormats(t *testing.T) {
 	rows("at the end")
 	b, err := identity{Version: 1, ClusterID: "c", NodeID: 1, DiskID: "d", CreatedAt: 1, Formatted: true}.encode()
 	must(t, err)
-	fmt.Fprintf(&out, "identity\n----\n%s", hex.Dump(b))
+	fmt.Fprintf(&out, "identity\n----\n%s\n", hex.Dump(b))
+	b, err = OpenMark{Epoch: 7, BootID: "boot", Since: time.UnixMilli(1_700_000_000_000).UTC(), PID: 42}.encode()
+	must(t, err)
+	fmt.Fprintf(&out, "open\n----\n%s", hex.Dump(b))
 	golden.Check(t, "testdata/formats.txt", out.String())
 }
