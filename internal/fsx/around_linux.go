@@ -112,6 +112,9 @@ func (f *diskFile) writeThrough(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
+// pwriteDirect is pwrite; tests make it do what disks and file systems do at their worst.
+var pwriteDirect = unix.Pwrite
+
 func writeDirect(fd int, p []byte, offset int64) (n int, err error) {
 	b, err := bounce()
 	if err != nil {
@@ -119,7 +122,7 @@ func writeDirect(fd int, p []byte, offset int64) (n int, err error) {
 	}
 	defer unbounce(b)
 	for n < len(p) {
-		m, err := unix.Pwrite(fd, b[:copy(b, p[n:])], offset+int64(n))
+		m, err := pwriteDirect(fd, b[:copy(b, p[n:])], offset+int64(n))
 		m = max(m, 0)
 		n += m
 		switch {
