@@ -5,7 +5,8 @@
 // range, and direct synced writes.
 //
 // Disk is the real file system. NewMem makes one in memory that can lose what was not synced (CrashClone).
-// Inject puts a function before every operation of another FS, which may fail it or delay it. Aligned gives
+// Inject puts a function before every operation of another FS, which may fail it or delay it. Watch keeps account of
+// the operations in flight. Aligned gives
 // page-aligned memory outside the Go heap for the buffers of direct and large writes.
 package fsx
 

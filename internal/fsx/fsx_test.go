@@ -102,6 +102,9 @@ func TestDiskAndMemoryBehaveAlike(t *testing.T) {
 	if got := story(t, mem, "/root"); got != disk {
 		t.Errorf("disk:\n%s\nmemory:\n%s", disk, got)
 	}
+	if got := story(t, Watch(Disk(), nil), t.TempDir()); got != disk {
+		t.Errorf("disk:\n%s\nwatched:\n%s", disk, got)
+	}
 }
 
 func TestACrashKeepsWhatWasSyncedAndAtMostWhatWasWritten(t *testing.T) {

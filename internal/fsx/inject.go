@@ -7,7 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// An Op is a kind of file-system operation, for Inject.
+// An Op is a kind of file-system operation, for Inject and Watch.
 type Op uint8
 
 // The kinds of operations.
@@ -27,13 +27,14 @@ const (
 	OpList
 	OpStat
 	OpLock
+	OpClose // Watch only
 )
 
 // String is the operation's name.
 func (o Op) String() string {
 	names := [...]string{
 		"none", "create", "open", "read", "write", "sync", "syncdir", "truncate", "preallocate", "rename", "link",
-		"remove", "mkdir", "list", "stat", "lock",
+		"remove", "mkdir", "list", "stat", "lock", "close",
 	}
 	if int(o) < len(names) {
 		return names[o]
