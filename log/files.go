@@ -14,6 +14,19 @@ import (
 
 func (s *Store) path(rel string) string { return s.opts.FS.PathJoin(s.opts.Dir, rel) }
 
+// Aside reports that only readers of history or a compaction wait for an operation on a file of the store: a disk that
+// does not return from it keeps neither the writer nor a checkpoint.
+func (s *Store) Aside(op fsx.Op, name string) bool {
+	_, generation, _, ok := segment.ParseName(s.opts.FS.PathBase(name))
+	switch {
+	case !ok || op == fsx.OpRemove || op == fsx.OpTruncate: // the writer removes what a compaction has replaced
+		return false
+	case op == fsx.OpRead: // the writer reads runs of the mixed segment, seldom
+		return true
+	}
+	return generation > 0
+}
+
 const topicsDir, mixedDir = "topics", "mixed"
 
 func (s *Store) topicDir(t TopicID) string { return s.opts.FS.PathJoin(topicsDir, t.String()) }

@@ -56,6 +56,8 @@ type NodeOptions struct {
 	// OpenTimeout bounds how long OpenNode waits, once both logs are read, until this node leads its shards and the
 	// catalogue is in place. A full disk can keep it waiting. 0: 2 minutes.
 	OpenTimeout time.Duration
+
+	monotonic func() int64 // ns, of disk operations. nil: the machine's
 }
 
 func (o NodeOptions) withDefaults() NodeOptions {
@@ -276,7 +278,7 @@ func (n *Node) openShards() error {
 
 func (n *Node) shard(o ShardOptions, dir string) ShardOptions {
 	o.Name, o.Dir = dir, n.o.FS.PathJoin(n.o.Dir, dir)
-	o.FS, o.Logger, o.Now = n.o.FS, n.o.Logger, n.o.Now
+	o.FS, o.Logger, o.Now = fsx.Watch(n.o.FS, n.o.monotonic), n.o.Logger, n.o.Now // one of its own: a shard answers for its own disk operations
 	o.ID, o.NodeID, o.Bootstrap = n.id.DiskID, n.id.NodeID, !n.id.Formatted
 	return o
 }
@@ -383,10 +385,13 @@ func (n *Node) obstacles() []string {
 		case !s.Leader:
 			why = append(why, what+": no leader")
 		case s.Stalled:
-			say(what, fmt.Errorf("%w for %s", ErrStalled, s.OldestWrite.Round(100*time.Millisecond)))
+			say(what, fmt.Errorf("%w: %s for %s", ErrStalled, s.OldestName, s.OldestWrite.Round(100*time.Millisecond)))
 		}
-		if s.NoRoom != nil {
+		switch {
+		case s.NoRoom != nil:
 			say(what, s.NoRoom)
+		case s.Pressed != nil:
+			say(what, s.Pressed)
 		}
 	}
 	if n.store != nil && (n.data == nil || n.data.NoRoom() == nil) {

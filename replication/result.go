@@ -28,8 +28,8 @@ var (
 	// ErrTooLarge refuses a unit that exceeds the limit of an entry: a definite no.
 	ErrTooLarge = errors.New("replication: unit too large")
 
-	// ErrStalled is why a shard with a write that does not return is not ready.
-	ErrStalled = errors.New("replication: disk write stalled")
+	// ErrStalled is why a shard with a disk operation that does not return is not ready.
+	ErrStalled = errors.New("replication: disk operation stalled")
 	// ErrStoreBehind means that the state machine is older than the newest checkpoint.
 	ErrStoreBehind = errors.New("replication: store is older than its checkpoint")
 	// ErrEmptyShard means that a shard that existed before has neither entries nor a checkpoint.

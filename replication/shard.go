@@ -25,7 +25,8 @@ type ShardOptions struct {
 	Name string
 	// Dir holds the shard: wal/ and checkpoint/ are this package's, the rest the machine's.
 	Dir string
-	// FS is the file system. Nil: the disk.
+	// FS is the file system. Nil: the disk. The shard watches what goes through it; for the machine's operations to
+	// count too, both must be given the same fsx.WatchFS.
 	FS fsx.FS
 	// Logger gets state changes. Nil: none.
 	Logger *slog.Logger
@@ -75,8 +76,8 @@ type ShardOptions struct {
 	// Full says why the disk is to take no records for now, nil: it may. Nil: it always may. It must not block.
 	Full func() error
 
-	// StallAfter is how long a write may take before the shard is marked stalled (0: 2 s), PoisonAfter before
-	// it is given up (0: 30 s with a single voter, for nobody could take over; 2 s otherwise).
+	// StallAfter is how long a disk operation may take before the shard is marked stalled (0: 2 s), PoisonAfter before
+	// the shard is given up (0: 30 s; a write of the log 2 s where there is another voter, who can take over).
 	StallAfter, PoisonAfter time.Duration
 	// CloseTimeout bounds how long Close waits for what is in flight, and for a write that does not return.
 	// 0: 10 s.
@@ -136,7 +137,7 @@ const (
 	keepAlone          = 4  // and by a group of one member, which nobody follows
 	defaultTrailing    = 1 << 30
 	singleTrailing     = 16 << 20
-	singlePoisonAfter  = 30 * time.Second
+	poisonAfter        = 30 * time.Second
 	clusterPoisonAfter = 2 * time.Second
 )
 
@@ -152,7 +153,9 @@ type Shard struct {
 	raft    *raft.Raft
 	running atomic.Pointer[raft.Raft] // raft, for goroutines that it starts itself
 	core    *core
-	trouble func() error // what keeps the machine from writing, nil: nothing
+	disk    *fsx.WatchFS
+	trouble func() error                      // what keeps the machine from writing, nil: nothing
+	aside   func(op fsx.Op, name string) bool // whether an operation of the machine's keeps nobody but readers and compactions
 
 	ctx    context.Context // of the shard's goroutines and checkpoints
 	cancel context.CancelFunc
@@ -168,7 +171,8 @@ type Shard struct {
 	stopping  raft.Future   // raft's shutdown
 	down      chan struct{} // closed when the shard failed
 	failure   atomic.Pointer[error]
-	stalled   atomic.Bool
+	stalled   atomic.Bool           // as it was last logged
+	pressed   atomic.Pointer[error] // what has kept records out for longer than StallAfter
 	closeOnce sync.Once
 	closeErr  error
 
@@ -188,6 +192,10 @@ func OpenShard(o ShardOptions) (*Shard, error) {
 	s := &Shard{
 		o: o, turn: make(chan struct{}, 1), kick: make(chan struct{}, 1), notify: make(chan bool, 64), due: make(chan struct{}, 1),
 		asked: make(chan chan error), down: make(chan struct{}),
+	}
+	if s.disk, _ = o.FS.(*fsx.WatchFS); s.disk == nil {
+		s.disk = fsx.Watch(o.FS, nil)
+		s.o.FS = s.disk
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.waiters.New = func() any { return newWaiter() }
@@ -232,6 +240,12 @@ func (s *Shard) open() (err error) {
 	s.trouble = func() error { return nil }
 	if m, ok := s.machine.(interface{ Err() error }); ok {
 		s.trouble = m.Err
+	}
+	s.aside = func(fsx.Op, string) bool { return false }
+	if m, ok := s.machine.(interface {
+		Aside(op fsx.Op, name string) bool
+	}); ok {
+		s.aside = m.Aside
 	}
 	last, err := s.check()
 	if err != nil {
@@ -380,15 +394,21 @@ func (s *Shard) reconfigured(c raft.Configuration) {
 	}
 }
 
-// poisonAfter is how long a write may take before it is given up.
+// poisonAfter is how long a write of the log may take before the shard is given up.
 func (s *Shard) poisonAfter() time.Duration {
-	switch {
-	case s.o.PoisonAfter > 0:
-		return s.o.PoisonAfter
-	case s.alone():
-		return singlePoisonAfter
+	if s.o.PoisonAfter > 0 || s.alone() {
+		return s.behindAfter()
 	}
 	return clusterPoisonAfter
+}
+
+// behindAfter is the same for what stands behind the log. No answer waits for it, so there is no hurry to have another
+// voter take over.
+func (s *Shard) behindAfter() time.Duration {
+	if s.o.PoisonAfter > 0 {
+		return s.o.PoisonAfter
+	}
+	return poisonAfter
 }
 
 // bootstrap makes an empty shard a group of this member. It can be repeated: what counts is the first entry,
@@ -530,7 +550,7 @@ func (s *Shard) room(appends bool, size int) error {
 	case trouble != nil:
 		return &noRoomError{trouble}
 	case backlog > bound:
-		return ErrBusy
+		return errBacklog
 	}
 	left, full := s.wal.Room()
 	if left == math.MaxInt64 || errors.Is(full, wal.ErrPoisoned) {
@@ -545,11 +565,17 @@ func (s *Shard) room(appends bool, size int) error {
 	case left >= reserve+waiting+inFlight+int64(size)+groupBytes:
 		return nil
 	case full == nil:
-		return ErrBusy // segments are being made; what is in flight fits those that are there
+		return errNoSegment // they are being made; what is in flight fits those that are there
 	}
 	s.checkpointDue()
 	return &noRoomError{full}
 }
+
+// Why room has none for now. Both are ErrBusy.
+var (
+	errBacklog   = fmt.Errorf("%w: what was applied waits for the disk", ErrBusy)
+	errNoSegment = fmt.Errorf("%w: the log waits for a segment", ErrBusy)
+)
 
 // groupBytes is more than what one entry takes in the log besides its bytes.
 const groupBytes = 8 << 10
@@ -682,9 +708,11 @@ type ShardState struct {
 	InflightBytes   int64         // of units packed and not answered
 	BacklogBytes    int64         // of the machine
 	AppendedBytes   int64         // to the log since the start
-	OldestWrite     time.Duration // age of the write in flight, 0 if there is none
-	Stalled         bool          // a write takes longer than StallAfter
+	OldestWrite     time.Duration // age of the oldest disk operation in flight that the shard depends on, 0 if there is none
+	OldestName      string        // what it is
+	Stalled         bool          // one takes longer than StallAfter
 	NoRoom          error         // why records are refused for want of room on the disk
+	Pressed         error         // why records have been refused as ErrBusy for longer than StallAfter, without a failure
 	Err             error         // why the shard is down
 	WAL             wal.Metrics
 }
@@ -694,7 +722,12 @@ func (s *Shard) State() ShardState {
 	st := ShardState{
 		Name: s.o.Name, Term: s.raft.CurrentTerm(), LastIndex: s.wal.LastIndex(),
 		CheckpointIndex: s.checkpointIndex.Load(), BacklogBytes: s.machine.Backlog(),
-		AppendedBytes: s.log.Bytes(), OldestWrite: s.wal.InFlight(), Stalled: s.stalled.Load(), NoRoom: s.NoRoom(), Err: s.Err(), WAL: s.wal.Metrics(),
+		AppendedBytes: s.log.Bytes(), NoRoom: s.NoRoom(), Err: s.Err(), WAL: s.wal.Metrics(),
+	}
+	st.OldestName, st.OldestWrite = s.oldest()
+	st.Stalled = st.OldestWrite >= s.o.StallAfter
+	if p := s.pressed.Load(); p != nil {
+		st.Pressed = *p
 	}
 	_, st.Leader = s.core.leader()
 	st.Applied, _ = s.machine.Applied()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -71,11 +72,12 @@ func (s *Shard) shutdown() raft.Future {
 	return s.stopping
 }
 
-// watch looks at the write in flight, and at the machine. It does not depend on the goroutine that writes: that one may hang in
-// the kernel.
+// watch looks at what the disk does, and at the machine. It does not depend on the goroutines that work: those may hang
+// in the kernel.
 func (s *Shard) watch() {
 	tick := time.NewTicker(max(s.o.StallAfter/20, time.Millisecond))
 	defer tick.Stop()
+	begun, dog := time.Now(), &watchdog{stallAfter: s.o.StallAfter}
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -94,20 +96,70 @@ func (s *Shard) watch() {
 			s.log.Fail(err) //nolint:errcheck // it comes back through fail
 			return
 		}
-		age := s.wal.InFlight()
-		stalled := age >= s.o.StallAfter
-		if stalled != s.stalled.Swap(stalled) {
-			if stalled {
-				s.o.Logger.Warn("disk write does not return", "since", age)
-			} else {
-				s.o.Logger.Info("disk write returned")
-			}
-		}
-		if stalled && age >= s.poisonAfter() {
-			s.log.Fail(fmt.Errorf("%w for %s", ErrStalled, age.Round(time.Millisecond))) //nolint:errcheck // it comes back through fail
+		j := dog.look(s.sight(time.Since(begun)))
+		s.report(j)
+		if j.giveUp != nil {
+			s.log.Fail(j.giveUp) //nolint:errcheck // it comes back through fail
 			return
 		}
 	}
+}
+
+// sight is a look for the watchdog.
+func (s *Shard) sight(now time.Duration) sight {
+	x := sight{
+		now: now, write: s.wal.InFlight(), ops: s.disk.Pending(s.o.StallAfter, nil), aside: s.aside,
+		poisonAfter: s.poisonAfter(), behindAfter: s.behindAfter(),
+	}
+	if s.machine.Backlog() > s.o.MaxBacklogBytes {
+		x.pressed = "what was applied waits for the disk, and none of it gets there"
+		if m, ok := s.machine.(interface{ Written() uint64 }); ok {
+			x.step = int64(m.Written())
+		}
+		return x
+	}
+	m := s.wal.Metrics()
+	if m.Ready > 0 {
+		return x
+	}
+	// A unit of the largest size: smaller ones may go on for a while.
+	if err := s.room(true, s.o.MaxEntryBytes); errors.Is(err, errNoSegment) {
+		x.pressed, x.step = "the log waits for a segment, and none gets ready", m.Created+m.Recycled
+	}
+	return x
+}
+
+// report makes a judgement known.
+func (s *Shard) report(j judgement) {
+	for _, op := range j.note {
+		s.o.Logger.Warn("disk operation behind readers or a compaction does not return", "operation", op.String(), "since", op.Age)
+	}
+	var pressed *error
+	if j.pressed != nil {
+		pressed = &j.pressed
+	}
+	switch was := s.pressed.Swap(pressed); {
+	case was == nil && pressed != nil:
+		s.o.Logger.Warn("records are refused", "error", j.pressed)
+	case was != nil && pressed == nil:
+		s.o.Logger.Info("records are taken again")
+	}
+	stalled := j.stalledBy != ""
+	switch was := s.stalled.Swap(stalled); {
+	case stalled && !was:
+		s.o.Logger.Warn("disk operation does not return", "operation", j.stalledBy, "since", j.age)
+	case was && !stalled:
+		s.o.Logger.Info("disk operation returned")
+	}
+}
+
+// oldest is the operation that the shard has waited for longest, as its name and age: those aside do not count. "", 0:
+// there is none in flight.
+func (s *Shard) oldest() (string, time.Duration) {
+	j := (&watchdog{}).look(sight{
+		write: s.wal.InFlight(), ops: s.disk.Pending(0, nil), aside: s.aside, poisonAfter: math.MaxInt64, behindAfter: math.MaxInt64,
+	})
+	return j.stalledBy, j.age
 }
 
 // checkpoints takes checkpoints: by bytes, by time when something changed, and when asked. One at a time.
