@@ -160,12 +160,16 @@ func (s *Store) look(e *Entry) {
 	}
 	for i := range all {
 		x := &all[i]
-		if x.producer != nil {
-			sum += int64(x.producer.node) + int64(x.producer.batches[ProducerBatches-1].first)
+		if r := x.producer; r != nil {
+			at := s.producers.links[r.node]
+			sum += int64(r.batches[ProducerBatches-1].first) + int64(s.producers.links[at.prev].next+s.producers.links[at.next].prev)
 		}
-		if x.p != nil {
-			if l := x.p.tail.list.Load(); l != nil {
-				sum += int64(l.n.Load())
+		if x.p == nil {
+			continue
+		}
+		if l := x.p.tail.list.Load(); l != nil {
+			if n := int(l.n.Load()); n < len(l.rows) {
+				sum += l.rows[n].base
 			}
 		}
 	}

@@ -41,6 +41,17 @@ func (s *Store) trimCache() {
 				return
 			}
 		}
+		// The tails of an entry's batches are seldom in the processor's caches. Touched before the first is locked, they
+		// come together.
+		touched := int32(0)
+		for i := c.head; i < len(c.items) && c.items[i].index == index; i++ {
+			if l := c.items[i].p.tail.list.Load(); l != nil {
+				if n := int(l.head.Load()); n < len(l.rows) {
+					touched += l.rows[n].size
+				}
+			}
+		}
+		s.scratch.touched += int64(touched)
 		for c.head < len(c.items) && c.items[c.head].index == index {
 			x := c.items[c.head]
 			c.items[c.head] = cacheItem{}

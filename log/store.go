@@ -187,7 +187,7 @@ type Store struct {
 		judging judging
 		offsets []int64
 		ahead   []ahead
-		touched int64 // keeps the loads of look from being optimized away
+		touched int64 // keeps loads that only fill caches from being optimized away
 	}
 
 	// The writer: whoever holds the token. See round.go.
