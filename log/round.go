@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -74,9 +75,9 @@ type round struct {
 	partOrder, producerOrder []rowOrder
 }
 
-// rowOrder is the key of a row, and where what it is made of is in its slice.
+// rowOrder is the key of a row as numbers that compare alike, and where what it is made of is in its slice.
 type rowOrder struct {
-	partition PartitionID
+	partition uint64 // rank of the topic in the round, index of the partition
 	producer  int64
 	at        int32
 }
@@ -191,20 +192,41 @@ func (s *Store) cut() *round {
 // at a fraction of the price of a random order: the neighbours of each are those of the one before. Of a producer that
 // was forgotten and came again there are two rows, a delete and a set, which stay in the order of Apply.
 func (r *round) sort() {
+	rank := r.topics()
 	r.partOrder, r.producerOrder = make([]rowOrder, len(r.parts)), make([]rowOrder, len(r.producers))
 	for i := range r.parts {
-		r.partOrder[i] = rowOrder{partition: r.parts[i].p.id, at: int32(i)}
+		id := r.parts[i].p.id
+		r.partOrder[i] = rowOrder{partition: rank[id.Topic]<<32 | uint64(id.Index), at: int32(i)}
 	}
 	for i := range r.producers {
-		r.producerOrder[i] = rowOrder{r.producers[i].id, r.producers[i].r.id, int32(i)}
+		x := &r.producers[i]
+		r.producerOrder[i] = rowOrder{rank[x.id.Topic]<<32 | uint64(x.id.Index), x.r.id, int32(i)}
 	}
 	slices.SortFunc(r.partOrder, rowOrder.compare)
 	slices.SortFunc(r.producerOrder, rowOrder.compare)
 }
 
+// topics is the topics of the round with their ranks.
+func (r *round) topics() map[TopicID]uint64 {
+	rank := map[TopicID]uint64{}
+	for i := range r.parts {
+		rank[r.parts[i].p.id.Topic] = 0
+	}
+	for i := range r.producers {
+		rank[r.producers[i].id.Topic] = 0
+	}
+	topics := slices.SortedFunc(maps.Keys(rank), func(a, b TopicID) int { return bytes.Compare(a[:], b[:]) })
+	for i, t := range topics {
+		rank[t] = uint64(i)
+	}
+	return rank
+}
+
 func (a rowOrder) compare(b rowOrder) int {
-	return cmp.Or(bytes.Compare(a.partition.Topic[:], b.partition.Topic[:]), cmp.Compare(a.partition.Index, b.partition.Index),
-		cmp.Compare(a.producer, b.producer), cmp.Compare(a.at, b.at))
+	if a.partition != b.partition {
+		return cmp.Compare(a.partition, b.partition)
+	}
+	return cmp.Or(cmp.Compare(a.producer, b.producer), cmp.Compare(a.at, b.at))
 }
 
 // catchUp carries out rounds until everything applied before the call is written. Token held.

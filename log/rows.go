@@ -25,7 +25,7 @@ const (
 	rowTask      = 't' // task
 )
 
-const rowVersion = 1
+const rowVersion = 2
 
 var errRow = errors.New("malformed row")
 
@@ -108,6 +108,32 @@ func (f *fields) i64() int64  { return int64(f.u64()) }
 func (f *fields) u32() uint32 { return binary.BigEndian.Uint32(f.take(4)) }
 func (f *fields) u8() byte    { return f.take(1)[0] }
 
+// uvarint reads a number in the fewest bytes that hold it.
+func (f *fields) uvarint() uint64 {
+	v, n := binary.Uvarint(f.b)
+	if !f.ok || n <= 0 || n > 1 && f.b[n-1] == 0 {
+		f.ok = false
+		return 0
+	}
+	f.b = f.b[n:]
+	return v
+}
+
+// varint reads a zigzag number.
+func (f *fields) varint() int64 {
+	u := f.uvarint()
+	return int64(u>>1) ^ -int64(u&1)
+}
+
+// i32 reads a zigzag number of 32 bits, which is counted from another.
+func (f *fields) i32(from int64) int32 {
+	v := from + f.varint()
+	if v != int64(int32(v)) {
+		f.ok = false
+	}
+	return int32(v)
+}
+
 func (f *fields) settings() PartitionSettings {
 	s, n := getSettings(f.b)
 	if f.take(n); !f.ok || n == 0 {
@@ -158,19 +184,20 @@ type partitionRow struct {
 }
 
 func (r *partitionRow) encode(b []byte) []byte {
-	b = appendU64(append(b, rowVersion), r.metaIndex)
+	b = binary.AppendUvarint(append(b, rowVersion), r.metaIndex)
 	b = appendSettings(b, r.settings)
-	for _, v := range [...]int64{r.start, r.end, r.lastAppend, r.mixStart, r.mixBytes, int64(r.mixRuns), r.mixOldest} {
-		b = appendI64(b, v)
+	for _, v := range [...]int64{r.start, r.end, r.mixStart, r.mixBytes, int64(r.mixRuns)} {
+		b = binary.AppendVarint(b, v)
 	}
-	return b
+	return appendI64(appendI64(b, r.lastAppend), r.mixOldest)
 }
 
 func decodePartition(v []byte) (partitionRow, error) {
 	f := readRow(v)
-	r := partitionRow{metaIndex: f.u64(), settings: f.settings()}
-	r.start, r.end, r.lastAppend = f.i64(), f.i64(), f.i64()
-	r.mixStart, r.mixBytes, r.mixRuns, r.mixOldest = f.i64(), f.i64(), int(f.i64()), f.i64()
+	r := partitionRow{metaIndex: f.uvarint(), settings: f.settings()}
+	r.start, r.end = f.varint(), f.varint()
+	r.mixStart, r.mixBytes, r.mixRuns = f.varint(), f.varint(), int(f.varint())
+	r.lastAppend, r.mixOldest = f.i64(), f.i64()
 	return r, f.end(rowPartition)
 }
 
@@ -300,28 +327,38 @@ func eachPlacedRun(v []byte, f func(id PartitionID, base int64) error) error {
 	return nil
 }
 
+// A producer's row is small, because with many partitions there is about one for each batch: its batches are told as
+// differences, which are a byte or two.
 func (r *producer) encode(b []byte) []byte {
 	b = append(b, rowVersion)
 	b = binary.BigEndian.AppendUint16(b, uint16(r.epoch))
 	b = appendI64(b, r.seen)
-	b = appendU64(b, r.touched)
+	b = binary.AppendUvarint(b, r.touched)
 	b = append(b, byte(r.n))
+	before := sequenceRange{last: -1}
 	for _, s := range r.batches[:r.n] {
-		b = binary.BigEndian.AppendUint32(b, uint32(s.first))
-		b = binary.BigEndian.AppendUint32(b, uint32(s.last))
-		b = appendI64(appendI64(b, s.base), s.end)
+		b = binary.AppendVarint(b, int64(s.first)-int64(before.last)-1)
+		b = binary.AppendVarint(b, int64(s.last)-int64(s.first))
+		b = binary.AppendVarint(b, s.base-before.end)
+		b = binary.AppendVarint(b, s.end-s.base)
+		before = s
 	}
 	return b
 }
 
 func decodeProducer(id int64, v []byte) (*producer, error) {
 	f := readRow(v)
-	r := &producer{id: id, epoch: int16(binary.BigEndian.Uint16(f.take(2))), seen: f.i64(), touched: f.u64(), n: int8(f.u8())}
+	r := &producer{id: id, epoch: int16(binary.BigEndian.Uint16(f.take(2))), seen: f.i64(), touched: f.uvarint(), n: int8(f.u8())}
 	if r.n < 0 || r.n > ProducerBatches {
 		return nil, fmt.Errorf("%w: kind %q", errRow, rowProducer)
 	}
+	before := sequenceRange{last: -1}
 	for i := range r.batches[:r.n] {
-		r.batches[i] = sequenceRange{int32(f.u32()), int32(f.u32()), f.i64(), f.i64()}
+		s := sequenceRange{first: f.i32(int64(before.last) + 1)}
+		s.last = f.i32(int64(s.first))
+		s.base = before.end + f.varint()
+		s.end = s.base + f.varint()
+		r.batches[i], before = s, s
 	}
 	return r, f.end(rowProducer)
 }
