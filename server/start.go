@@ -44,6 +44,9 @@ type Options struct {
 	OffsetsRetention  time.Duration
 	GroupInitialDelay time.Duration // how long an empty group's first rebalance waits for more members; default 0
 
+	// Memory is the budget for records that are held in memory, in bytes; 0: DefaultMemory. Parts of it go to what Node
+	// does not set. See docs/operations.md.
+	Memory int64
 	// Node holds further options of the log; Dir, FS, Logger and Now are set by Start.
 	Node replication.NodeOptions
 	// Kafka and Group hold further options of the fronts.
@@ -98,6 +101,9 @@ func Start(o Options) (*Server, error) {
 	}
 	if o.OffsetsRetention == 0 {
 		o.OffsetsRetention = DefaultOffsetsRetention
+	}
+	if err := o.share(); err != nil {
+		return nil, err
 	}
 	s := &Server{opts: o, log: o.Logger, failed: make(chan error, 2)}
 	if err := s.open(); err != nil {

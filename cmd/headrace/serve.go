@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/headrace/headrace/server"
@@ -22,6 +25,7 @@ func (a *app) serveCmd() *cobra.Command {
 		level   string
 		format  string
 		pprofAt string
+		memory  string
 		sizes   map[string]int64
 	)
 	cmd := &cobra.Command{
@@ -42,6 +46,9 @@ func (a *app) serveCmd() *cobra.Command {
 			}
 			o.Logger, o.Version = slog.New(h), version
 			if err := tune(cmd, &o, sizes); err != nil {
+				return err
+			}
+			if err := setMemory(cmd, &o, memory); err != nil {
 				return err
 			}
 			if pprofAt != "" {
@@ -77,6 +84,7 @@ try
 	cmd.Flags().BoolVar(&o.Insecure, "insecure", false, "allow addresses that other machines can reach, without TLS or authentication")
 	cmd.Flags().BoolVar(&o.AutoCreateTopics, "auto-create-topics", false, "create topics that clients ask for")
 	cmd.Flags().Int32Var(&o.DefaultPartitions, "default-partitions", 1, "partitions of topics that do not say")
+	cmd.Flags().StringVar(&memory, "memory", "", "memory for records, such as 512MiB (default 1GiB, or half of what there is)")
 	cmd.Flags().BoolVar(&o.Node.Data.WALDirect, "wal-direct", false, "write the log past the page cache (O_DIRECT and O_DSYNC)")
 	cmd.Flags().DurationVar(&o.OffsetsRetention, "offsets-retention", server.DefaultOffsetsRetention, "how long a consumer group's offsets stay after its last member has left and its last commit; negative: for ever")
 	cmd.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
@@ -85,6 +93,24 @@ try
 	cmd.Flags().StringToInt64Var(&sizes, "tune", nil, "sizes of the log, for tests")
 	_ = cmd.Flags().MarkHidden("tune") // it exists
 	return cmd
+}
+
+// setMemory gives the server its budget, and Go's collector a soft limit of the same size, unless GOMEMLIMIT sets one.
+func setMemory(cmd *cobra.Command, o *server.Options, text string) error {
+	o.Memory = server.DefaultMemory()
+	if text != "" {
+		n, err := humanize.ParseBytes(text)
+		if err != nil || n > math.MaxInt64 {
+			return usageError(cmd, fmt.Sprintf("--memory %s: want a size such as 512MiB", text))
+		}
+		if o.Memory = int64(n); o.Memory < server.MinMemory {
+			return usageError(cmd, fmt.Sprintf("--memory %s: want at least %s", text, humanize.IBytes(server.MinMemory)))
+		}
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(o.Memory)
+	}
+	return nil
 }
 
 // startServer starts a server and explains why it does not.

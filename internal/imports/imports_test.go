@@ -53,6 +53,8 @@ var homes = map[string][]string{
 	"github.com/HdrHistogram/hdrhistogram-go": {"client", "internal/bench", "internal/demo"},
 	"github.com/klauspost/compress":           {"log/record"},
 	"github.com/pierrec/lz4":                  {"log/record"},
+	"github.com/KimMachineGun/automemlimit":   {"server"},
+	"github.com/dustin/go-humanize":           {"cmd/headrace"},
 	"github.com/schollz/progressbar":          {"cmd/headrace"},
 	"github.com/jedib0t/go-pretty":            {"cmd/headrace"},
 }
