@@ -502,7 +502,9 @@ func (a *applying) mutate(op Op) {
 	}
 }
 
+// markDirty puts a partition of which something else than its batches has changed into the pending round.
 func (s *Store) markDirty(p *Partition) {
+	p.changed = true
 	if !p.dirty {
 		p.dirty = true
 		s.pending.parts = append(s.pending.parts, p)

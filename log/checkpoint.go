@@ -287,7 +287,7 @@ func (w *writer) sweepPartition(p *Partition, victims map[uint64]bool) error {
 		}
 	}
 	// A new layout also where nothing in it has changed: it tells readers under way to look again.
-	w.layouts = append(w.layouts, placedLayout{p, &l})
+	w.layouts = append(w.layouts, placedLayout{p: p, l: &l})
 	if len(w.mixBuf) >= chunkBytes {
 		return w.flushMixed()
 	}
@@ -317,13 +317,9 @@ func mergeGroups(runs []sweptRun, set PartitionSettings, most int) (groups [][]s
 
 // rewriteMixRow changes what a partition's row says of its runs and leaves the rest as of the last round.
 func (w *writer) rewriteMixRow(p *Partition, l *layout) error {
-	v, closer, err := w.s.db.Get(partitionKey(rowPartition, p.id))
+	row, err := w.s.partitionRow(p.id)
 	if err != nil {
-		return w.s.kvError(err)
-	}
-	row, err := decodePartition(v)
-	if err = errors.Join(err, closer.Close()); err != nil {
-		return w.s.kvError(err)
+		return err
 	}
 	row.mixRuns, row.mixOldest = l.mixRuns, l.mixOldest
 	w.row = row.encode(w.row[:0])

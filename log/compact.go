@@ -710,13 +710,9 @@ func (w *writer) moveOut(p *Partition) error {
 	w.begin()
 	defer func() { _ = w.batch.Close() }()
 	l := *p.layout.Load()
-	v, closer, err := s.db.Get(partitionKey(rowPartition, p.id))
+	row, err := s.partitionRow(p.id)
 	if err != nil {
-		return s.kvError(err)
-	}
-	row, err := decodePartition(v)
-	if err = errors.Join(err, closer.Close()); err != nil {
-		return s.kvError(err)
+		return err
 	}
 	runs, err := w.storedRuns(p, &l)
 	if err != nil {
@@ -730,7 +726,7 @@ func (w *writer) moveOut(p *Partition) error {
 	row.mixStart, row.mixBytes, row.mixRuns, row.mixOldest = l.mixStart, 0, 0, 0
 	w.row = row.encode(w.row[:0])
 	w.set(partitionKey(rowPartition, p.id), w.row)
-	w.layouts = append(w.layouts, placedLayout{p, &l})
+	w.layouts = append(w.layouts, placedLayout{p: p, l: &l})
 	w.mixedRows()
 	if err := s.db.Apply(w.batch, pebble.NoSync); err != nil {
 		return fmt.Errorf("pebble: %w", err)

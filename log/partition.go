@@ -63,6 +63,7 @@ type Partition struct {
 	lastAppend int64  // append time of the last batch, ns
 	producers  map[int64]*producer
 	dirty      bool // in the pending round
+	changed    bool // in the pending round, by more than batches
 
 	tail tail
 

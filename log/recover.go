@@ -215,8 +215,15 @@ func (s *Store) eachRow(kind byte, keySize int, f func(key, value []byte) error)
 }
 
 func (s *Store) loadPartitions() error {
-	return s.eachRow(rowPartition, partitionSz, func(k, v []byte) error {
+	runs, err := s.mixedRows()
+	if err != nil {
+		return s.kvError(err)
+	}
+	err = s.eachRow(rowPartition, partitionSz, func(k, v []byte) error {
 		r, err := decodePartition(v)
+		if err == nil {
+			err = addRuns(runs, getPartition(k), &r)
+		}
 		if err != nil {
 			return err
 		}
@@ -231,6 +238,56 @@ func (s *Store) loadPartitions() error {
 		s.addPartition(p)
 		return nil
 	})
+	return s.kvError(errors.Join(err, runs.Close()))
+}
+
+// mixedRows iterates over the rows of runs in the mixed segment.
+func (s *Store) mixedRows() (*pebble.Iterator, error) {
+	return s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowMixed}, UpperBound: []byte{rowMixed + 1}})
+}
+
+// addRuns brings a partition's row up to the last round. A round that has done nothing for a partition but add a run to
+// those that it had writes no row of the partition, with many of them a third of all rows. Whoever writes the row for
+// another reason has the runs in it; whoever joins runs must write it, so that a run begins where a row ends.
+func addRuns(runs *pebble.Iterator, id PartitionID, r *partitionRow) error {
+	if r.mixRuns == 0 {
+		return nil
+	}
+	prefix := partitionKey(rowMixed, id)
+	for ok := runs.SeekGE(offsetKey(rowMixed, id, r.end)); ok && bytes.HasPrefix(runs.Key(), prefix); ok = runs.Next() {
+		_, block, err := decodeMixed(runs.Value())
+		if err != nil {
+			return err
+		}
+		h, err := segment.ParseHead(block)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errRow, err)
+		}
+		if h.First != r.end {
+			return fmt.Errorf("%w: kind %q: a run of %s at %d, the one before ends at %d", errRow, rowMixed, id, h.First, r.end)
+		}
+		r.end, r.lastAppend = h.Last+1, h.AppendTime
+		r.mixRuns, r.mixBytes = r.mixRuns+1, r.mixBytes+h.Bytes
+	}
+	return runs.Error()
+}
+
+// partitionRow is the row of a partition as of the last round. Token held.
+func (s *Store) partitionRow(id PartitionID) (r partitionRow, err error) {
+	v, closer, err := s.db.Get(partitionKey(rowPartition, id))
+	if err != nil {
+		return r, s.kvError(err)
+	}
+	r, err = decodePartition(v)
+	if err = errors.Join(err, closer.Close()); err != nil {
+		return r, s.kvError(err)
+	}
+	runs, err := s.mixedRows()
+	if err != nil {
+		return r, s.kvError(err)
+	}
+	err = addRuns(runs, id, &r)
+	return r, s.kvError(errors.Join(err, runs.Close()))
 }
 
 func (s *Store) loadSegments() error {

@@ -88,6 +88,7 @@ type roundPart struct {
 	lastAppend int64
 	metaIndex  uint64
 	settings   PartitionSettings
+	changed    bool // more than its batches
 }
 
 type producerRow struct {
@@ -142,6 +143,8 @@ type writer struct {
 type placedLayout struct {
 	p *Partition
 	l *layout
+
+	grown bool // by one run and nothing else: the run's row says it all
 }
 
 // cut takes what is pending out and copies what Apply may change. nil: nothing waits.
@@ -164,11 +167,12 @@ func (s *Store) cut() *round {
 	}
 	r.parts = make([]roundPart, 0, len(pe.parts))
 	for _, p := range pe.parts {
-		p.dirty = false
+		changed := p.changed
+		p.dirty, p.changed = false, false
 		if s.parts.m[p.id] != p {
 			continue // dropped since
 		}
-		r.parts = append(r.parts, roundPart{p, p.start.Load(), p.end.Load(), p.lastAppend, p.metaIndex, *p.settings.Load()})
+		r.parts = append(r.parts, roundPart{p, p.start.Load(), p.end.Load(), p.lastAppend, p.metaIndex, *p.settings.Load(), changed})
 	}
 	r.producers = make([]producerRow, len(pe.producers))
 	for i, x := range pe.producers {
@@ -392,6 +396,9 @@ func (w *writer) delRange(prefix []byte) {
 // rows adds everything but placements in a partition's own files to the batch.
 func (w *writer) rows(r *round) {
 	for i := range r.partOrder {
+		if w.layouts[i].grown {
+			continue
+		}
 		rp, l := &r.parts[r.partOrder[i].at], w.layouts[i].l
 		row := partitionRow{
 			metaIndex: rp.metaIndex, settings: rp.settings, start: rp.start, end: rp.end, lastAppend: rp.lastAppend,
@@ -566,15 +573,19 @@ func (w *writer) placePartition(r *round, rp *roundPart) error {
 	if old := p.layout.Load(); old != nil {
 		l = *old
 	}
+	before := l
 	if err := w.retain(&l, rp); err != nil {
 		return err
 	}
+	// A partition that only gathers runs needs no row of its own for each: see addRuns.
+	grown := !rp.changed && l.mixRuns > 0 && l.mixRuns == before.mixRuns && len(l.segs) == len(before.segs)
 	if l.written < rp.end {
 		bytes, err := w.waiting(p, l.written, rp.end)
 		if err != nil {
 			return err
 		}
 		if own := l.mixBytes+bytes >= w.s.opts.ThinBytes || l.mixRuns >= maxMixedRuns; own && (bytes >= w.s.opts.ThinBytes || w.mayMove(r)) {
+			grown = false
 			err = w.placeOwn(r, rp, &l)
 		} else {
 			err = w.placeMixed(rp, &l)
@@ -583,7 +594,7 @@ func (w *writer) placePartition(r *round, rp *roundPart) error {
 			return err
 		}
 	}
-	w.layouts = append(w.layouts, placedLayout{p, &l})
+	w.layouts = append(w.layouts, placedLayout{p, &l, grown})
 	return nil
 }
 

@@ -101,6 +101,10 @@ var mutants = []mutant{
 		old: "cmp.Compare(a.producer, b.producer), cmp.Compare(a.at, b.at))", new: "cmp.Compare(a.producer, b.producer), cmp.Compare(b.at, a.at))",
 	},
 	{
+		name: "a partition that gathers runs forgets what else has changed", file: "log/round.go", pkg: "./log", run: storeCrash,
+		old: "grown := !rp.changed && l.mixRuns > 0", new: "grown := l.mixRuns > 0",
+	},
+	{
 		name: "producers are not restored", file: "log/recover.go", pkg: "./log", run: storeCrash,
 		old: "r.p.producers[r.id] = r\n", new: "_ = r.p.producers\n",
 	},
