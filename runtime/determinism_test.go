@@ -226,6 +226,7 @@ func TestDerivedTopicsDependOnlyOnTheRowsOfEachPartition(t *testing.T) {
 	}
 	for seed := first; seed < first+uint64(seeds); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel() // mostly it waits: for steps, ends and restarts
 			rng := rand.New(rand.NewPCG(seed, 7))
 			rows := sourceRows(rng, 160)
 			var want map[string]string

@@ -328,7 +328,7 @@ func TestKilledServersLoseAndRepeatNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and kills the server")
 	}
-	kills, perKill := 12, 900
+	kills, perKill := 10, 900
 	if os.Getenv("HEADRACE_LONG") != "" {
 		kills = 200
 	}
