@@ -67,6 +67,7 @@ func TestEveryBenchmarkMeasures(t *testing.T) {
 		{"recovery", Recovery, Options{Seconds: 1}, []string{"start_ms", "messages"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // they measure for a second each, and nobody looks at how much
 			c.options.Dir = t.TempDir()
 			r, err := c.run(t.Context(), c.options)
 			if err != nil {
