@@ -399,7 +399,7 @@ func TestCrashDuringCompactionLosesNothing(t *testing.T) {
 	case crash.Long():
 		x.Limit, perSeed = 10_000, 1000
 	case testing.Short() || raceEnabled:
-		x.Limit = 200
+		x.Limit = 150
 	}
 	goal := x.Limit
 	seed, one := crash.Seed()

@@ -220,6 +220,8 @@ func TestCrashLosesNothingAcknowledged(t *testing.T) {
 		x.Images = fsx.ImageOptions{Random: 32, Every: 2, PerPlace: 10, Tears: 8}
 	case testing.Short():
 		x.Limit = 150
+	case raceEnabled: // a state costs twelve of the log alone
+		x.Limit = 250
 	}
 	goal := x.Limit
 	seed, one := crash.Seed()

@@ -234,6 +234,8 @@ func TestEveryCrashStateOfANodeRecovers(t *testing.T) {
 		x.Images = fsx.ImageOptions{Random: 32, Every: 4, PerPlace: 4, Tears: 4}
 	case testing.Short():
 		x.Limit = 30
+	case raceEnabled:
+		x.Limit = 150
 	}
 	goal := x.Limit
 	seed, one := crash.Seed()

@@ -335,7 +335,7 @@ func TestEveryCrashStateRecovers(t *testing.T) {
 	x := &crash.Explorer{
 		Images: fsx.ImageOptions{Random: 4, Every: 2, PerPlace: 8, Tears: 6},
 		Inside: fsx.ImageOptions{Random: 1, Every: 2, PerPlace: 3, Tears: 1},
-		Deep:   8, Limit: 2450, Exact: true,
+		Deep:   8, Limit: 2600, Exact: true,
 	}
 	if crash.Long() {
 		x.Limit = 25_000
