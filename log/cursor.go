@@ -1,6 +1,8 @@
 package log
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 //
 //	c := p.Cursor()
 //	var loan log.Loan
-//	batches, err := c.Read(from, 1<<20, batches[:0], &loan)
+//	batches, err := c.Read(ctx, from, 1<<20, batches[:0], &loan)
 //	… write them …
 //	loan.Return()
 //
@@ -41,6 +43,7 @@ type Cursor struct {
 	}
 
 	// Of the read under way.
+	ctx  context.Context
 	loan *Loan
 	mem  *readMemory
 }
@@ -76,9 +79,10 @@ func (c *Cursor) Partition() *Partition { return c.p }
 // Read is Partition.Read, but for the memory: batches from files lie in memory that loan holds, adjacent ones side by
 // side, and are valid until it is returned. With a nil loan they are the caller's for good.
 //
-// It blocks for the disk, and for a moment when entries are being applied meanwhile: see Options.ReadPause.
-func (c *Cursor) Read(from int64, maxBytes int, buf []Batch, loan *Loan) ([]Batch, error) {
-	c.loan = loan
+// It blocks for the disk, and for a moment when entries are being applied meanwhile: see Options.ReadPause. That moment,
+// and nothing else, ends with ctx; its error comes after the batches that were read before.
+func (c *Cursor) Read(ctx context.Context, from int64, maxBytes int, buf []Batch, loan *Loan) ([]Batch, error) {
+	c.ctx, c.loan = ctx, loan
 	c.mem, _ = readMemories.Get().(*readMemory)
 	had := len(buf)
 	buf, err := c.p.read(c, from, maxBytes, buf)
@@ -88,7 +92,7 @@ func (c *Cursor) Read(from int64, maxBytes int, buf []Batch, loan *Loan) ([]Batc
 	if cap(c.mem.refs)*int(refSize) <= maxReadMemory && cap(c.mem.blocks) <= maxReadMemory {
 		readMemories.Put(c.mem)
 	}
-	c.loan, c.mem = nil, nil
+	c.ctx, c.loan, c.mem = nil, nil, nil
 	return buf, err
 }
 
@@ -146,22 +150,90 @@ func (c *Cursor) read(h *handle, b []byte, pos, size, from int64) (int, error) {
 }
 
 // A historyPace shares the disk and the processors between the write path and those who read history: while entries
-// are applied, all file reads take turns.
+// are applied, all file reads take turns. How long a turn lasts is set when it begins, so a reader that goes away while
+// it waits takes nothing from those behind it.
 type historyPace struct {
-	mu   sync.Mutex // held for a few instructions
-	next time.Time  // when the next read may begin
+	mu struct {
+		sync.Mutex
+		next  time.Time       // when the next turn may begin
+		queue []chan struct{} // of those who wait, in order; a token says that its owner is the first
+	}
 }
 
-// reserve takes a turn that lasts for d and returns when it begins.
-func (h *historyPace) reserve(now time.Time, d time.Duration) time.Time {
+const (
+	// maxTook is what a read counts for at most. A stall of the disk slows every reader's read once; counted in full, all
+	// of them would wait for the sum of it.
+	maxTook = 50 * time.Millisecond
+	// maxHistoryWait is how long a read waits for its turn: then it goes ahead without one. So many readers that it
+	// comes to that are more than what ReadPause leaves them serves in the time that their clients wait.
+	maxHistoryWait = 2 * time.Second
+)
+
+// wait returns when a turn that lasts for d begins, or after maxHistoryWait, and whether it had to wait; with ctx's
+// error if ctx ends before; or when closed is closed.
+func (h *historyPace) wait(ctx context.Context, closed <-chan struct{}, d time.Duration) (waited bool, err error) {
+	me, next := h.enter(d)
+	if me == nil {
+		return false, nil
+	}
+	limit, turn := time.After(maxHistoryWait), (<-chan time.Time)(nil)
+	if !next.IsZero() {
+		turn = time.After(time.Until(next))
+	}
+	for {
+		select {
+		case <-me: // those before have begun
+			turn = time.After(time.Until(h.begins()))
+			continue
+		case <-turn:
+		case <-limit:
+			d = 0
+		case <-closed:
+			d = 0
+		case <-ctx.Done():
+			d, err = 0, ctx.Err()
+		}
+		h.leave(me, d)
+		return true, err
+	}
+}
+
+// enter begins a turn if it is free, and returns nil. Else it returns a place in the queue, and for the first one when its
+// turn begins.
+func (h *historyPace) enter(d time.Duration) (me chan struct{}, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	at := h.next
-	if at.Before(now) {
-		at = now
+	now := time.Now()
+	if len(h.mu.queue) == 0 && !now.Before(h.mu.next) {
+		h.mu.next = now.Add(d)
+		return nil, next
 	}
-	h.next = at.Add(d)
-	return at
+	me = make(chan struct{}, 1)
+	if h.mu.queue = append(h.mu.queue, me); len(h.mu.queue) == 1 {
+		next = h.mu.next
+	}
+	return me, next
+}
+
+// begins is when the first of the queue may begin. It does not change while there is one.
+func (h *historyPace) begins() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.next
+}
+
+// leave takes a place out of the queue, for a turn that lasts for d, 0: for none.
+func (h *historyPace) leave(me chan struct{}, d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d > 0 {
+		h.mu.next = time.Now().Add(d)
+	}
+	i := slices.Index(h.mu.queue, me)
+	h.mu.queue = slices.Delete(h.mu.queue, i, i+1)
+	if i == 0 && len(h.mu.queue) > 0 {
+		h.mu.queue[0] <- struct{}{}
+	}
 }
 
 // turn is how long others wait for a read of n bytes by a reader whose last read took took, and while which applied
@@ -170,32 +242,32 @@ func turn(n int, took time.Duration, applied int64, pause time.Duration) time.Du
 	if applied == 0 || 2*applied >= int64(n) {
 		return 0 // nobody writes, or so much that the reader hardly gains
 	}
+	took = min(took, maxTook)
 	return took + max(took, pause*time.Duration(n)>>20)
 }
 
 // wait lets the write path go first: if entries were applied since the cursor last read a file, it waits for its turn.
-func (c *Cursor) wait(n int) {
+// The error is that of the read's context, which ended before.
+func (c *Cursor) wait(n int) error {
 	if c == nil {
-		return
+		return nil
 	}
 	s := c.p.st
 	before, bytes := c.applied, c.bytes
 	c.applied, c.bytes = s.applied.Load().index, s.metrics.entryBytes.Load()
 	if before == 0 || s.opts.ReadPause < 0 || s.opts.Manual {
-		return
+		return nil
 	}
 	d := turn(n, c.took, c.bytes-bytes, s.opts.ReadPause)
 	if d == 0 {
-		return
+		return nil
 	}
-	now := time.Now()
-	if wait := s.history.reserve(now, d).Sub(now); wait > 0 {
+	waited, err := s.history.wait(c.ctx, s.closed, d)
+	if waited {
 		s.metrics.readPauses.Add(1)
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-s.closed:
-		}
 	}
+	if err != nil {
+		c.applied, c.bytes = before, bytes // not read: the next try waits as well
+	}
+	return err
 }

@@ -2,10 +2,13 @@ package log
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headrace/headrace/internal/fsx"
@@ -62,7 +65,7 @@ func TestACursorReadsWhatAPartitionReads(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if buf, err = c.Read(at, 50_000, buf[:0], &loan); err != nil {
+					if buf, err = c.Read(t.Context(), at, 50_000, buf[:0], &loan); err != nil {
 						t.Fatal(err)
 					}
 					if len(buf) != len(want) {
@@ -82,7 +85,7 @@ func TestACursorReadsWhatAPartitionReads(t *testing.T) {
 					loan.Return()
 					at = buf[len(buf)-1].Last + 1
 				}
-				if _, err := c.Read(p.LogEnd()+1, 1, nil, &loan); !errors.Is(err, ErrOffsetRange) {
+				if _, err := c.Read(t.Context(), p.LogEnd()+1, 1, nil, &loan); !errors.Is(err, ErrOffsetRange) {
 					t.Error(err)
 				}
 				if got := s.Metrics().FileReads > 0; got != evict {
@@ -97,7 +100,7 @@ func TestACursorReadsWhatAPartitionReads(t *testing.T) {
 func TestBytesOnLoanStayUntilTheyAreReturned(t *testing.T) {
 	_, p := loaded(t, Options{FS: fsx.NewMem(), Dir: "d"}, 7, 2<<20, true)
 	var mine, other Loan
-	kept, err := p.Cursor().Read(0, 300_000, nil, &mine)
+	kept, err := p.Cursor().Read(t.Context(), 0, 300_000, nil, &mine)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +110,7 @@ func TestBytesOnLoanStayUntilTheyAreReturned(t *testing.T) {
 	}
 	c := p.Cursor()
 	for at := int64(0); at < p.LogEnd(); {
-		b, err := c.Read(at, 300_000, nil, &other)
+		b, err := c.Read(t.Context(), at, 300_000, nil, &other)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +147,7 @@ func TestAReadAllocatesNothingPerRecord(t *testing.T) {
 			at, batches := int64(0), 0
 			per := testing.AllocsPerRun(100, func() {
 				var err error
-				if buf, err = c.Read(at, 256<<10, buf[:0], &loan); err != nil {
+				if buf, err = c.Read(t.Context(), at, 256<<10, buf[:0], &loan); err != nil {
 					t.Fatal(err)
 				}
 				loan.Return()
@@ -177,22 +180,150 @@ func TestReadersOfHistoryShareWhatTheWritersLeave(t *testing.T) {
 		{"somebody writes", 1 << 20, time.Millisecond, 100, pause + time.Millisecond},
 		{"a small read", 1 << 19, 0, 100, pause / 2},
 		{"a slow disk", 1 << 20, 10 * pause, 100, 20 * pause},
+		{"a disk that stalled", 1 << 20, time.Second, 100, 2 * maxTook},
 		{"the writers are as fast", 1 << 20, time.Millisecond, 1 << 19, 0},
 	} {
 		if got := turn(c.n, c.took, c.applied, pause); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-	var h historyPace
-	now := time.Unix(100, 0)
-	for i, want := range []time.Duration{0, pause, 2 * pause, 3 * pause} {
-		if at := h.reserve(now, pause); at.Sub(now) != want {
-			t.Errorf("reader %d begins after %v, want %v", i, at.Sub(now), want)
+}
+
+// leaves is when a reader was let go, and with what.
+type leaves struct {
+	reader int
+	at     time.Duration
+	err    error
+}
+
+// queue has readers wait for turns that last for d each, one after the other, and returns how they left. change is called
+// when all wait.
+func queue(h *historyPace, readers int, d time.Duration, ctx func(reader int) context.Context, closed chan struct{}, change func()) []leaves {
+	var mu sync.Mutex
+	var out []leaves
+	begun := time.Now()
+	var wg sync.WaitGroup
+	for i := range readers {
+		wg.Go(func() {
+			_, err := h.wait(ctx(i), closed, d)
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, leaves{i, time.Since(begun), err})
+		})
+		synctest.Wait() // in this order
+	}
+	change()
+	wg.Wait()
+	return out
+}
+
+func TestReadersOfHistoryTakeTurns(t *testing.T) {
+	patient := func(int) context.Context { return context.Background() }
+	t.Run("one after the other", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var h historyPace
+			// After a stall of a second, which all readers met.
+			d := turn(1<<20, time.Second, 1, 4*time.Millisecond)
+			for i, x := range queue(&h, 20, d, patient, nil, func() {}) {
+				if x.reader != i || x.at != time.Duration(i)*2*maxTook || x.err != nil {
+					t.Errorf("number %d: %+v", i, x)
+				}
+			}
+			time.Sleep(time.Second)
+			if waited, err := h.wait(t.Context(), nil, d); waited || err != nil {
+				t.Errorf("a turn that nobody takes is waited for: %v, %v", waited, err)
+			}
+			if waited, err := h.wait(t.Context(), nil, d); !waited || err != nil {
+				t.Errorf("a turn that was not used was kept: %v, %v", waited, err)
+			}
+		})
+	})
+	t.Run("those that leave give their turns back", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var h historyPace
+			ctx, cancel := context.WithCancel(t.Context())
+			got := queue(&h, 12, 100*time.Millisecond, func(reader int) context.Context {
+				if reader > 0 && reader < 11 { // the first of the queue among them
+					return ctx
+				}
+				return t.Context()
+			}, nil, cancel)
+			if len(got) != 12 || got[11].reader != 11 || got[11].at != 100*time.Millisecond || got[11].err != nil {
+				t.Errorf("the last one: %+v", got)
+			}
+			for _, x := range got[1:11] {
+				if x.at != 0 || !errors.Is(x.err, context.Canceled) {
+					t.Errorf("left: %+v", x)
+				}
+			}
+			if len(h.mu.queue) != 0 {
+				t.Errorf("%d still wait", len(h.mu.queue))
+			}
+		})
+	})
+	t.Run("nobody waits for long", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var h historyPace
+			got := queue(&h, 1000, 100*time.Millisecond, patient, nil, func() {})
+			inTurn := int(maxHistoryWait / (100 * time.Millisecond))
+			for i, x := range got {
+				if want := min(time.Duration(i)*100*time.Millisecond, maxHistoryWait); x.at != want || x.err != nil || i < inTurn && x.reader != i {
+					t.Fatalf("number %d: %+v, want after %v", i, x, want)
+				}
+			}
+			if len(h.mu.queue) != 0 {
+				t.Errorf("%d still wait", len(h.mu.queue))
+			}
+		})
+	})
+	t.Run("a store that closes lets all go", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var h historyPace
+			closed := make(chan struct{})
+			for _, x := range queue(&h, 5, time.Second, patient, closed, func() { close(closed) }) {
+				if x.at != 0 || x.err != nil {
+					t.Errorf("%+v", x)
+				}
+			}
+		})
+	})
+}
+
+// TestAWaitForATurnEndsWithItsRequest: the reader is where it was, and no turn is kept for it.
+func TestAWaitForATurnEndsWithItsRequest(t *testing.T) {
+	s, p := loaded(t, Options{FS: fsx.NewMem(), Dir: "d"}, 7, 1<<20, true)
+	s.opts.Manual = false // nothing runs, but pauses are made
+	c := p.Cursor()
+	var loan Loan
+	first, err := c.Read(t.Context(), 0, 1<<10, nil, &loan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u Unit
+	u.TaskOpen(TaskID{1})
+	index, _ := s.Applied()
+	s.Apply(index+1, 1, EncodeEntry(nil, 1e15, []*Unit{&u}))
+	s.history.mu.next = time.Now().Add(time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	at := first[len(first)-1].Last + 1
+	for range 2 {
+		if got, err := c.Read(ctx, at, 1<<20, nil, &loan); !errors.Is(err, context.Canceled) || len(got) != 0 {
+			t.Errorf("%d batches, %v", len(got), err)
 		}
 	}
-	if at := h.reserve(now.Add(time.Second), pause); at.Sub(now) != time.Second {
-		t.Errorf("a turn that was not used is gone: %v", at.Sub(now))
+	if len(s.history.mu.queue) != 0 {
+		t.Errorf("%d still wait", len(s.history.mu.queue))
 	}
+	if n := s.Metrics().ReadPauses; n != 2 {
+		t.Errorf("%d waits", n)
+	}
+	s.history.mu.next = time.Time{}
+	if got, err := c.Read(ctx, at, 1<<10, nil, &loan); err != nil || got[0].Base != at {
+		t.Errorf("in turn: %v", err) // a read is not cut short
+	}
+	loan.Return()
+	s.opts.Manual = true
 }
 
 // slowReads makes every read of a segment file take as long as a disk.
@@ -221,7 +352,7 @@ func TestACursorAsksTheDiskAheadWhenItWaits(t *testing.T) {
 			var loan Loan
 			at := int64(0)
 			for range 8 {
-				b, err := cur.Read(at, 64<<10, nil, &loan)
+				b, err := cur.Read(t.Context(), at, 64<<10, nil, &loan)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -65,6 +65,9 @@ func (s *Store) readFiles(c *Cursor, p *Partition, from int64, maxBytes int, buf
 	if errors.Is(err, ErrClosed) {
 		return buf, false, err
 	}
+	if c != nil && c.ctx.Err() != nil && errors.Is(err, c.ctx.Err()) {
+		return out, false, err
+	}
 	if err != nil || retry {
 		// A file may have gone with the log start or with the partition, or its batches have moved.
 		moved := l != nil && l.movedSince(p.layout.Load(), from)
@@ -222,7 +225,9 @@ func (s *Store) readRefs(c *Cursor, p *Partition, h *handle, seed segment.Seed, 
 		n++
 	}
 	refs = refs[:n]
-	c.wait(int(size))
+	if err := c.wait(int(size)); err != nil {
+		return got, false, err
+	}
 	b := c.room(size)
 	got.out = slices.Grow(got.out, n)
 	have, err := c.read(h, b, refs[0].Pos, end, from)

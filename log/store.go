@@ -53,8 +53,9 @@ type Options struct {
 	WritePause time.Duration
 	// ReadPause is what readers of history wait for each MiB that they read from files, all together, while entries are
 	// being applied, so that a backlog that is read does not show in the latency of a publish (4 ms, which allows
-	// 250 MB/s; negative: none). They wait as long as the read before took if that is more: half of a slow disk is
-	// theirs. Without writers they do not wait, nor does a reader that the writers would leave behind.
+	// 250 MB/s; negative: none). They wait as long as the read before took if that is more, 50 ms at most: half of a slow
+	// disk is theirs. Without writers they do not wait, nor does a reader that the writers would leave behind, and none
+	// waits longer than 2 s.
 	ReadPause time.Duration
 	// ThinBytes is how much a partition gathers in the mixed segment before it gets a file (1 MiB).
 	ThinBytes int64

@@ -117,6 +117,14 @@ func (b *Broker) await(ctx context.Context, r *FetchRequest, minBytes int) {
 // readAll reads every part once. failed says that waiting cannot make the answer better.
 func (b *Broker) readAll(ctx context.Context, r *FetchRequest) (total int, failed bool) {
 	b.letGo(r) // of the read before
+	// Reads of history wait for their turns, part after part. Once there are records to answer with, they wait no longer
+	// than the client does.
+	history, patient, cancel := false, ctx, context.CancelFunc(nil)
+	defer func() {
+		if cancel != nil {
+			cancel()
+		}
+	}()
 	order(r.Parts, r.first, func(p *FetchPart) {
 		if !p.inited {
 			p.inited = true
@@ -134,7 +142,10 @@ func (b *Broker) readAll(ctx context.Context, r *FetchRequest) (total int, faile
 		if room <= 0 && total > 0 || limit == 0 {
 			return // LogStart and LogEnd of the first pass are good enough
 		}
-		b.read(ctx, r, p, max(room, 1))
+		if history && cancel == nil {
+			patient, cancel = context.WithDeadline(ctx, r.Deadline)
+		}
+		b.read(ctx, patient, r, p, max(room, 1))
 		if p.Err != nil {
 			failed = true
 			return
@@ -144,6 +155,7 @@ func (b *Broker) readAll(ctx context.Context, r *FetchRequest) (total int, faile
 		} else {
 			b.hold(r, n)
 			total += n
+			history = history || n > 0 && p.Batches[0].Stored
 		}
 	})
 	return total, failed
@@ -173,7 +185,8 @@ func (b *Broker) open(p *FetchPart) {
 	p.LogStart, p.LogEnd = source.LogStart(), source.LogEnd()
 }
 
-func (b *Broker) read(ctx context.Context, r *FetchRequest, p *FetchPart, maxBytes int) {
+// read fills in one part. patient is how long a turn to read history is waited for.
+func (b *Broker) read(ctx, patient context.Context, r *FetchRequest, p *FetchPart, maxBytes int) {
 	if p.Topic.Kind == View {
 		b.readView(ctx, p, maxBytes)
 		return
@@ -181,7 +194,7 @@ func (b *Broker) read(ctx context.Context, r *FetchRequest, p *FetchPart, maxByt
 	var batches []log.Batch
 	var err error
 	if r.session != nil {
-		batches, err = r.session.cursor(p.source).Read(p.Offset, maxBytes, p.Batches[:0], &r.loan)
+		batches, err = r.session.cursor(p.source).Read(patient, p.Offset, maxBytes, p.Batches[:0], &r.loan)
 	} else {
 		batches, err = p.source.Read(p.Offset, maxBytes, p.Batches[:0])
 	}
@@ -190,6 +203,9 @@ func (b *Broker) read(ctx context.Context, r *FetchRequest, p *FetchPart, maxByt
 	p.scanned = p.Offset
 	if n := len(batches); n > 0 {
 		p.scanned = max(p.LogEnd, batches[n-1].Last+1)
+	}
+	if r.session != nil && patient.Err() != nil && errors.Is(err, patient.Err()) {
+		return // no turn in time: the next fetch asks again
 	}
 	if err != nil && (len(batches) == 0 || errors.Is(err, log.ErrOffsetRange)) {
 		p.Batches = p.Batches[:0]
