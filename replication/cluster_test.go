@@ -64,7 +64,7 @@ func groupOn(t *testing.T, adjust func(i int, o *ShardOptions)) []*member {
 	for i := range 3 {
 		ms = append(ms, newMember(t, hub, i+1, adjust))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	must(t, ms[0].shard.WaitLeader(ctx))
 	for _, m := range ms[1:] {

@@ -151,7 +151,7 @@ func checkFull(t *testing.T, n *Node, id log.PartitionID, acked []string, refusa
 // again produces one record as soon as it is taken.
 func again(t *testing.T, n *Node, id log.PartitionID) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if r := produce(ctx, n, id, "again"); r.Outcome != Yes {
 		t.Fatalf("records are not taken again: %v", r.Err)
@@ -230,7 +230,7 @@ func TestDeletingATopicMakesRoomOnAFullDisk(t *testing.T) {
 		t.Errorf("flush on a full disk: %v", err)
 	}
 	checkFull(t, n, keep, acked, refusal)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var mu sync.Mutex
 	var images []*fsx.Mem

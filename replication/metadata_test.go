@@ -367,7 +367,7 @@ func TestRowsThatCannotBeWrittenLeaveTheMetadataServing(t *testing.T) {
 		cancel()
 		put(3)
 		broken.Store(false)
-		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 		if info, err := m.Checkpoint(ctx); err != nil || info.Index != m.catalog.Load().Index {
 			t.Errorf("%v failed before: %+v, %v", op, info, err)
 		}

@@ -166,7 +166,7 @@ func within[T any](t testing.TB, c <-chan T, what string) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("never: %s", what)
 	}
 	return v
@@ -254,7 +254,7 @@ func packsAhead(t *testing.T) bool {
 	case <-gates[0].came: // the second entry, although the first has no majority
 	case <-answers: // unknown: not the leader any more
 		return false
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		return false
 	}
 	select {

@@ -37,7 +37,7 @@ func openLed(t testing.TB, o ShardOptions) *Shard {
 	t.Helper()
 	s, err := OpenShard(o)
 	must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.WaitLeader(ctx); err != nil {
 		t.Fatal(err, s.Close())
@@ -48,7 +48,7 @@ func openLed(t testing.TB, o ShardOptions) *Shard {
 // eventually waits for what another goroutine is about to do.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
@@ -368,7 +368,7 @@ func TestAHungDiskIsMarkedAndGivenUp(t *testing.T) {
 	select {
 	case err := <-ended:
 		must(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("raft's goroutines do not end")
 	}
 }
@@ -423,7 +423,7 @@ func TestAnUnreadableCommittedEntryTakesOnlyTheShardDown(t *testing.T) {
 	}
 	s, err := OpenShard(o)
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := s.WaitLeader(ctx); !errors.Is(err, ErrFailed) {
 		t.Errorf("leads: %v", err)
@@ -595,7 +595,7 @@ func TestABootstrapThatCrashedIsRepeated(t *testing.T) {
 		})
 		s, err := OpenShard(ledgerShard(fs, "s", nil))
 		if err == nil {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			err = s.WaitLeader(ctx)
 			cancel()
 			_ = s.Close()

@@ -39,7 +39,7 @@ func newRig(t testing.TB, o runtime.Options) *rig {
 }
 
 func ctxOf(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -231,7 +231,7 @@ func (r *rig) all(topic string) string {
 // wait waits until cond holds.
 func (r *rig) wait(what string, cond func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !cond() {
 		if time.Now().After(deadline) {
 			for _, p := range r.eng.Pipelines() {

@@ -46,7 +46,7 @@ func fullDisk() (fs fsx.FS, full *atomic.Bool) {
 // numbers reads the numbers at the beginning of n values of a topic's only partition.
 func numbers(t *testing.T, s *server.Server, topic string, n int) map[string]int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c := client(t, s, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}))
 	out := map[string]int{}
@@ -232,7 +232,7 @@ func smallBatch() []byte {
 // within waits for something that must come soon.
 func within(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: not within 20 seconds", what)
 		}

@@ -213,7 +213,7 @@ func TestAModuleRunsFromEndToEnd(t *testing.T) {
 		t.Fatalf("apply: %d %s", status, body)
 	}
 	c := client(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i := range 20 {
 		r := &kgo.Record{Topic: "orders", Key: fmt.Appendf(nil, "o%d", i), Value: fmt.Appendf(nil, `{"order_id":"o%d","customer":"c%d","amount":%d}`, i, i%3, i*20)}

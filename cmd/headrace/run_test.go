@@ -37,7 +37,7 @@ func (b *buffer) String() string {
 func (b *buffer) await(t *testing.T, what string) string {
 	t.Helper()
 	re := regexp.MustCompile(what)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		if s := b.String(); re.MatchString(s) {
 			return s
 		}
@@ -67,7 +67,7 @@ func (r *running) interrupt(t *testing.T) int {
 	select {
 	case code := <-r.code:
 		return code
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("goes on after an interrupt; it said %q", r.err.String())
 		return 0
 	}

@@ -315,7 +315,7 @@ func TestAProducerIsExactlyOnceThroughCutConnections(t *testing.T) {
 	p := newProducer(t, s.KafkaAddr(), client.ProducerOptions{BatchBytes: 16 << 10})
 	l := &ledger{t: t, m: map[uint64]client.Ack{}}
 	sent := produceFrom(t, newWriter(t, p, "t"), l, 4, 2500, 0, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := p.Flush(ctx); err != nil {
 		t.Fatalf("%v; %d of %d answered, %d cuts, %+v", err, l.len(), sent, c.cuts.Load(), p.Stats())
@@ -360,7 +360,7 @@ func TestAProducerGoesThroughRestarts(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := p.Flush(ctx); err != nil {
 		t.Fatal(err)
@@ -453,7 +453,7 @@ func TestAProducerWaitsForAFullDisk(t *testing.T) {
 	full.Store(false)
 	close(stop)
 	wg.Wait()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := p.Flush(ctx); err != nil {
 		t.Fatal(err)

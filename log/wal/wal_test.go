@@ -799,7 +799,7 @@ func TestSegmentsAreMadeAheadWhileThereIsPlentyOfRoom(t *testing.T) {
 		o := testOptions(roomy{fsx.NewMem(), c.free})
 		o.Inline, o.Pace = false, time.Microsecond
 		w, _ := mustOpen(t, o)
-		for deadline := time.Now().Add(10 * time.Second); w.Metrics().Ready < c.want; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); w.Metrics().Ready < c.want; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("with %d bytes free %d segments are ready, want %d", c.free, w.Metrics().Ready, c.want)
 			}

@@ -75,7 +75,7 @@ func TestHeartbeatsGoThroughTheMainLoop(t *testing.T) {
 			t.Errorf("term %d", a.Term)
 		}
 		rpc.Respond(&raft.AppendEntriesResponse{Term: 9, LastLog: 42, Success: true}, nil)
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no heartbeat at the main loop")
 	}
 	if err := <-answer; err != nil {
@@ -127,7 +127,7 @@ func TestOnlyHeartbeatsOfTheTermAreAnsweredDuringASync(t *testing.T) {
 			select {
 			case rpc := <-p.member.Consumer():
 				rpc.Respond(&raft.AppendEntriesResponse{}, nil)
-			case <-time.After(5 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("did not reach the main loop")
 			}
 			if err := <-done; err != nil {

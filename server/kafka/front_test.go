@@ -178,7 +178,7 @@ func (f *front) create(name string, partitions int32, configs map[string]*string
 }
 
 func (f *front) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	f.t.Cleanup(cancel)
 	return ctx
 }

@@ -18,7 +18,7 @@ import (
 
 func produce(t *testing.T, c *kgo.Client, records ...*kgo.Record) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := c.ProduceSync(ctx, records...).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func produce(t *testing.T, c *kgo.Client, records ...*kgo.Record) {
 // consume reads n records.
 func consume(t *testing.T, c *kgo.Client, n int) []*kgo.Record {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var out []*kgo.Record
 	for len(out) < n {
