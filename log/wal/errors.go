@@ -16,8 +16,9 @@ var (
 	// ErrGap: the first index of an Append lies above the last index + 1, or its indexes are not consecutive.
 	// Nothing was written.
 	ErrGap = errors.New("wal: gap in indexes")
-	// ErrNoSegment: no segment is ready and none could be made, as on a full disk. Nothing was written, and the
-	// call may be repeated.
+	// ErrNoSegment: no segment is ready and none could be made, as on a full disk. Append may have written a prefix of
+	// its entries, as LastIndex says; what is left may be appended again. Every other call has written nothing and may
+	// be repeated.
 	ErrNoSegment = errors.New("wal: no segment ready")
 	// ErrCorrupt is what every CorruptError is.
 	ErrCorrupt = errors.New("wal: corrupt")
