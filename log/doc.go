@@ -26,7 +26,8 @@
 // # Concurrency
 //
 // One goroutine calls Apply. Everything else may be called by any goroutine. Lock order: applyMu, then a
-// partition's tail; groups.mu and the mutexes of caches are leaves. None is held across I/O. Readers of records
+// partition's tail; groups.mu and the mutexes of caches are leaves. None of them is held across I/O; the one lock that is
+// belongs to a segment's index in memory (segment.Index), and only readers of that segment take it. Readers of records
 // take no lock that Apply takes: the tail of a partition is a list that they read without one. History goes
 // through a Cursor, which reads ahead of its reader and makes way for the writers.
 package log
