@@ -23,6 +23,7 @@ import (
 
 	"github.com/headrace/headrace/log"
 	"github.com/headrace/headrace/log/record"
+	"github.com/headrace/headrace/log/wal"
 	"github.com/headrace/headrace/replication"
 )
 
@@ -445,6 +446,8 @@ func readError(err error) error {
 		return &Error{Code: NotReady, Message: err.Error(), Err: err}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return proposalError(err)
+	case errors.Is(err, log.ErrCorrupt), errors.Is(err, wal.ErrCorrupt):
+		return &Error{Code: RottenRecords, Message: err.Error(), Err: err}
 	}
 	return &Error{Code: StorageFailed, Message: err.Error(), Err: err}
 }

@@ -38,6 +38,7 @@ const (
 	StorageFailed      Code = 1033
 	Timeout            Code = 1034
 	NoRoom             Code = 1035
+	RottenRecords      Code = 1036
 	NoNewPartitions    Code = 1040
 	NotEmpty           Code = 1041
 	UnknownGroup       Code = 1042
@@ -89,9 +90,10 @@ var codes = map[Code]CodeInfo{
 	OutcomeUnknown:     {Status: 503, Title: "outcome is unknown", Why: "The write may or may not be in the log.", Fix: "Retry with the same producer sequence; an idempotent client does."},
 	Busy:               {Status: 503, Title: "server is busy", Why: "Too many bytes wait for the disk.", Fix: "Retry later."},
 	NotReady:           {Status: 503, Title: "server is not ready", Why: "The log has no leader yet, or the topic is being opened.", Fix: "Retry; see /readyz?verbose for the reason."},
-	StorageFailed:      {Status: 503, Title: "storage has failed", Why: "A write or sync failed; nothing was acknowledged since.", Fix: "See /readyz?verbose and the server's log."},
+	StorageFailed:      {Status: 503, Title: "storage has failed", Why: "A file could not be read, written or synced. After a failed write or sync nothing is acknowledged until the server is started again.", Fix: "See the message, /readyz?verbose and the server's log, and look at the disk."},
 	Timeout:            {Status: 503, Title: "request timed out", Why: "The server did not finish in the time that the request gave.", Fix: "Retry."},
 	NoRoom:             {Status: 503, Title: "the disk takes no records", Why: "It is full, or writing to it fails; what was acknowledged is safe, and reads, commits and deletes go on.", Fix: "Make room: delete topics, shorten their retention, or free space on the disk. Records are taken again without a restart; retry then."},
+	RottenRecords:      {Status: 503, Title: "records are damaged on the disk", Why: "Bytes of a file are no longer what was written. The records in that range cannot be read; everything else is served.", Fix: "The server's log names the file and the offset. Look at the disk, then stop the server and run `headrace debug log` on its data directory: it lists all damage; with `--repair` it makes anew what the other files still hold."},
 	NoNewPartitions:    {Status: 400, Title: "partitions cannot be added", Why: "A key's records must stay in one partition for windows and order to hold.", Fix: "Create a topic with more partitions and copy the records."},
 	NotEmpty:           {Status: 409, Title: "group is not empty", Why: "It has members.", Fix: "Stop its consumers first."},
 	UnknownGroup:       {Status: 404, Title: "group does not exist", Why: "It has neither members nor offsets.", Fix: "List groups."},

@@ -2,12 +2,17 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/headrace/headrace/internal/fsx"
 	"github.com/headrace/headrace/log"
 	"github.com/headrace/headrace/log/record"
+	"github.com/headrace/headrace/log/wal"
 )
 
 // TestAFetchOfHistoryKeepsItsDeadline: once it has records, a fetch does not wait for turns to read more of them beyond
@@ -73,5 +78,70 @@ func TestAFetchOfHistoryKeepsItsDeadline(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAReaderOfRotIsToldSo: and not that a write has failed, nor that there is no such record.
+func TestAReaderOfRotIsToldSo(t *testing.T) {
+	fs := fsx.NewMem()
+	s, err := log.Open(log.Options{FS: fs, Dir: "d", CacheBytes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	batch := record.NewBuilder()
+	batch.Append(1, nil, []byte("some value"), nil)
+	id := log.PartitionID{Topic: log.TopicID{1}}
+	for i := range uint64(3) {
+		u := new(log.Unit)
+		switch i {
+		case 0:
+			u.PartitionOpen(id, log.PartitionSettings{RetentionMs: -1, RetentionBytes: -1}, 1)
+		case 1:
+			u.Append(id, batch.Finish())
+		case 2: // evicts what is in files
+			if err := s.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			u.TaskOpen(log.TaskID{1})
+		}
+		s.Apply(i+1, 1, log.EncodeEntry(nil, 1, []*log.Unit{u}))
+	}
+	names, err := fs.List("d/mixed")
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	f, err := fs.OpenFile("d/mixed/" + names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("S"), 70); err != nil {
+		t.Fatal(err)
+	}
+	p, _ := s.Partition(id)
+	part := FetchPart{Topic: new(Topic), source: p}
+	new(Broker).read(t.Context(), t.Context(), new(FetchRequest), &part, 1000)
+	e := AsError(part.Err)
+	if e.Code != RottenRecords || !errors.Is(e, log.ErrCorrupt) || !strings.Contains(e.Message, names[0]) || !strings.Contains(e.Code.Info().Fix, "headrace debug log") {
+		t.Errorf("told %v: %v", e, e.Code.Info())
+	}
+	for _, c := range []struct {
+		err  error
+		want Code
+	}{
+		{fmt.Errorf("read entry: %w", &wal.CorruptError{}), RottenRecords},
+		{fmt.Errorf("view: %w", &log.CorruptError{}), RottenRecords},
+		{syscall.EIO, StorageFailed},
+		{&log.OffsetRangeError{}, OffsetOutOfRange},
+		{log.ErrClosed, NotReady},
+		{context.Canceled, NotReady},
+	} {
+		if got := AsError(readError(c.err)).Code; got != c.want {
+			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
 	}
 }

@@ -285,7 +285,7 @@ func TestFetchSessionsAreRefusedByTheBook(t *testing.T) {
 func TestEveryCodeHasAWireCode(t *testing.T) {
 	retriable := map[broker.Code]bool{
 		broker.UnknownTopic: true, broker.UnknownPartition: true, broker.CorruptBatch: true, broker.OutcomeUnknown: true,
-		broker.Busy: true, broker.NotReady: true, broker.StorageFailed: true, broker.NoRoom: true, broker.Timeout: true, broker.NoEngine: true,
+		broker.Busy: true, broker.NotReady: true, broker.StorageFailed: true, broker.NoRoom: true, broker.RottenRecords: true, broker.Timeout: true, broker.NoEngine: true,
 	}
 	for code, k := range wireCodes {
 		if k.Retriable != retriable[code] {
