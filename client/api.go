@@ -2,8 +2,8 @@
 // and record streams over the Kafka protocol.
 //
 // A Producer sends records: to one topic each through its Writers, idempotent, with a callback when a record is durable
-// and without work for it beyond a copy. A Publisher does so with franz-go. An API manages topics and modules; ReadRange
-// and ReadAll read.
+// and without work for it beyond a copy. A Publisher sends to one topic with it and keeps account. An API manages topics and
+// modules; ReadRange and ReadAll read.
 //
 // It links no server code. Everything here may be used by several goroutines at once.
 package client
@@ -27,6 +27,8 @@ import (
 type API struct {
 	base string
 	http *http.Client
+	slow time.Duration // of Slow; 0: not asked for
+	say  func(request string, waits time.Duration)
 }
 
 // NewAPI makes a client of the front at address: "host:port" or "http://host:port". It connects when
@@ -44,6 +46,12 @@ func NewAPI(address string) *API {
 
 // dialTimeout is how long a server may take to accept a connection.
 const dialTimeout = 3 * time.Second
+
+// Slow has say called, from a goroutine of its own, for every request that is not answered after so long. It comes before
+// the first request.
+func (a *API) Slow(after time.Duration, say func(request string, waits time.Duration)) {
+	a.slow, a.say = after, say
+}
 
 // Address is the URL of the front.
 func (a *API) Address() string { return a.base }
@@ -225,6 +233,15 @@ type Status struct {
 	Reasons   []string `json:"reasons"`
 }
 
+// send sends a request and waits for the head of its answer.
+func (a *API) send(req *http.Request) (*http.Response, error) {
+	if a.slow > 0 {
+		t := time.AfterFunc(a.slow, func() { a.say(req.Method+" "+req.URL.Path, a.slow) })
+		defer t.Stop()
+	}
+	return a.http.Do(req)
+}
+
 // maxAnswer bounds what is read of one answer.
 const maxAnswer = 64 << 20
 
@@ -236,7 +253,7 @@ func (a *API) do(ctx context.Context, method, path string, body io.Reader, conte
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
-	resp, err := a.http.Do(req)
+	resp, err := a.send(req)
 	if err != nil {
 		return a.failed(method, path, err)
 	}
@@ -474,7 +491,7 @@ func (a *API) Records(ctx context.Context, topic string, partition int32, offset
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	resp, err := a.http.Do(req)
+	resp, err := a.send(req)
 	if err != nil {
 		return nil, a.failed(http.MethodGet, "/api/v1/topics/"+topic+"/records", err)
 	}

@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -45,6 +47,38 @@ func TestRefusalsKeepTheServersWords(t *testing.T) {
 	}
 	if _, err = api.Records(t.Context(), "x", 0, "earliest", 1); !errors.As(err, &refused) || refused.Code != "E1001" {
 		t.Errorf("records: got %v", err)
+	}
+}
+
+func TestAnAnswerThatIsLateIsAnnounced(t *testing.T) {
+	said := make(chan string, 1)
+	api := answering(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"version":%q}`, <-said)
+	})
+	api.Slow(time.Millisecond, func(request string, waits time.Duration) { said <- fmt.Sprint(request, " ", waits) })
+	if s, err := api.Status(t.Context()); err != nil || s.Version != "GET /api/v1/status 1ms" {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestRefusalsOverKafkaKeepTheServersWords(t *testing.T) {
+	for words, want := range map[string]WireError{
+		"E1017 no key. Give one.": {Code: "E1017", Message: "no key. Give one."},
+		"Eager words":             {Message: "Eager words"},
+		"E10x7 words":             {Message: "E10x7 words"},
+		"E1017":                   {Message: "E1017"},
+	} {
+		var got *WireError
+		err := wireError(kerr.InvalidRecord.Code, &words)
+		if !errors.As(err, &got) || got.Code != want.Code || got.Message != want.Message || !errors.Is(err, kerr.InvalidRecord) {
+			t.Errorf("%q: %#v", words, err)
+		}
+	}
+	if err := wireError(kerr.InvalidRecord.Code, nil); err != kerr.InvalidRecord { //nolint:errorlint // itself
+		t.Errorf("without words: %#v", err)
+	}
+	if err := wireError(0, nil); err != nil {
+		t.Errorf("no error: %v", err)
 	}
 }
 

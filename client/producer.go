@@ -84,7 +84,7 @@ type Producer struct {
 		room       chan struct{}
 		roomWanted bool
 		free       [len(sizeClasses) + 1][]*batch
-		stats      ProducerStats // but for Buffered
+		stats      ProducerStats // but for Buffered and Trouble
 	}
 }
 
@@ -95,6 +95,9 @@ type ProducerStats struct {
 	Bytes                int64 // of acknowledged batches
 	Buffered             int64 // bytes of buffers of records that have not ended
 	Err                  error // the first failure of a record, or nil
+	// Trouble is why a batch that is still to be acknowledged was not taken at its last attempt, or nil. It is sent
+	// again, for as long as ProducerOptions.DeliveryTimeout allows.
+	Trouble error
 }
 
 // An identity is what the server knows a producer by.
@@ -136,8 +139,24 @@ func (p *Producer) Stats() ProducerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.mu.stats
-	s.Buffered = p.buffered.Load()
+	s.Buffered, s.Trouble = p.buffered.Load(), p.waiting()
 	return s
+}
+
+// waiting is ProducerStats.Trouble. The delivery lock is held.
+func (p *Producer) waiting() error {
+	for _, t := range p.mu.topics {
+		for _, pt := range t.parts {
+			for _, of := range [][]*batch{pt.flying, pt.queue} {
+				for _, b := range of {
+					if b.failure != nil {
+						return b.failure
+					}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // Flush waits until every record that was accepted before is acknowledged or given up and its callback has returned.

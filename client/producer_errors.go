@@ -48,16 +48,49 @@ func (e *ProduceError) Is(target error) bool { return e.Unknown && target == Err
 // Unwrap returns the cause.
 func (e *ProduceError) Unwrap() error { return e.Err }
 
+// A WireError is a refusal over the Kafka protocol with the server's own words beside Kafka's error, which errors.Is and
+// errors.As find in it.
+type WireError struct {
+	Code    string // the server's, such as E1017; "" if it gave none
+	Message string // without the code
+	Err     error  // of package kerr
+}
+
+func (e *WireError) Error() string {
+	s := e.Message
+	if e.Code != "" {
+		s = e.Code + " " + s
+	}
+	return s + " (" + e.Err.Error() + ")"
+}
+
+// Unwrap returns Kafka's error.
+func (e *WireError) Unwrap() error { return e.Err }
+
 // wireError is Kafka's error of a code with the server's words.
 func wireError(code int16, message *string) error {
 	err := kerr.ErrorForCode(code)
-	if err == nil {
-		return nil
+	if err == nil || message == nil || *message == "" {
+		return err
 	}
-	if message != nil && *message != "" {
-		return fmt.Errorf("%s (%w)", *message, err)
+	w := &WireError{Message: *message, Err: err}
+	if own, rest, ok := strings.Cut(*message, " "); ok && isCode(own) {
+		w.Code, w.Message = own, rest
 	}
-	return err
+	return w
+}
+
+// isCode reports whether a word is a code of the server, E and four digits.
+func isCode(s string) bool {
+	if len(s) != 5 || s[0] != 'E' {
+		return false
+	}
+	for _, c := range s[1:] {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
 }
 
 // A verdict is what an answer of the server means for a batch.

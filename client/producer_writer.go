@@ -48,7 +48,7 @@ func (w *Writer) Partitions() int32 { return int32(len(w.t.parts)) }
 // Partition returns a Writer to one partition, whatever the key.
 func (w *Writer) Partition(i int32) (*Writer, error) {
 	if i < 0 || i >= w.Partitions() {
-		return nil, fmt.Errorf("client: topic %s has %d partitions, no partition %d", w.t.name, w.Partitions(), i)
+		return nil, fmt.Errorf("client: topic %s has no partition %d; their number is %d", w.t.name, i, w.Partitions())
 	}
 	return &Writer{t: w.t, fixed: i}, nil
 }

@@ -176,7 +176,7 @@ func (d *demo) ingest(topic string, header []string, data [][]string, watch func
 	if err != nil {
 		return err
 	}
-	p, err := client.NewPublisher(d.srv.KafkaAddr(), topic)
+	p, err := client.NewPublisher(d.srv.KafkaAddr(), topic, client.AnyPartition, client.ProducerOptions{})
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (d *demo) ingest(topic string, header []string, data [][]string, watch func
 	began, shown := time.Now(), time.Now()
 	for i, row := range data {
 		key, value := enc.Encode(row)
-		if err := p.Publish(d.ctx, &kgo.Record{Key: key, Value: value}); err != nil {
+		if err := p.Publish(d.ctx, client.Message{Key: key, Value: value}); err != nil {
 			return err
 		}
 		if i%1000 == 999 && time.Since(shown) > 250*time.Millisecond {
