@@ -18,48 +18,52 @@ import (
 
 // A StoreReport is what Inspect found of a store. Nothing on the disk was changed.
 type StoreReport struct {
-	Verdict    wal.Verdict
-	Applied    uint64 // raft index that the rows are the state of
-	Term       uint64 // raft term of that entry
-	Checkpoint uint64 // raft index up to which everything is synced
-	Rows       map[string]int64
-	Groups     int
-	Partitions []PartitionReport
-	Faults     []FileFault
-	Batches    int64 // that were verified
+	Verdict    wal.Verdict       `json:"verdict"`
+	Applied    uint64            `json:"applied"`    // raft index that the rows are the state of
+	Term       uint64            `json:"term"`       // raft term of that entry
+	Checkpoint uint64            `json:"checkpoint"` // raft index up to which everything is synced
+	Rows       map[string]int64  `json:"rows"`
+	Groups     int               `json:"groups"`
+	Partitions []PartitionReport `json:"partitions"`
+	Faults     []FileFault       `json:"faults"`
+	Batches    int64             `json:"batches"` // that were verified
 }
 
 // A PartitionReport is one partition.
 type PartitionReport struct {
-	ID         PartitionID
-	Start, End int64
-	Producers  int
-	Segments   []SegmentReport
-	MixedRuns  int
-	MixedBytes int64
-	Batches    int64 // that were verified
-	Records    int64
+	ID         PartitionID     `json:"id"`
+	Start      int64           `json:"start"`
+	End        int64           `json:"end"`
+	Producers  int             `json:"producers"`
+	Segments   []SegmentReport `json:"segments"`
+	MixedRuns  int             `json:"mixed_runs"`
+	MixedBytes int64           `json:"mixed_bytes"`
+	Batches    int64           `json:"batches"` // that were verified
+	Records    int64           `json:"records"`
 }
 
 // A SegmentReport is one segment of a partition.
 type SegmentReport struct {
-	Path                 string // of the log file, relative to the store
-	Base, End            int64
-	LogBytes, IndexBytes int64
-	FirstAppend          time.Time
-	LastAppend           time.Time
-	Verdict              wal.Verdict
+	Path        string      `json:"path"` // of the log file, relative to the store
+	Base        int64       `json:"base"`
+	End         int64       `json:"end"`
+	LogBytes    int64       `json:"log_bytes"`
+	IndexBytes  int64       `json:"index_bytes"`
+	FirstAppend time.Time   `json:"first_append"`
+	LastAppend  time.Time   `json:"last_append"`
+	Verdict     wal.Verdict `json:"verdict"`
 }
 
 // A FileFault is a place in a file of the store that is not what was written.
 type FileFault struct {
-	Path        string // relative to the store
-	Verdict     wal.Verdict
-	Position    int64 // byte in the file, -1 if unknown
-	Bytes       int64
-	Partition   PartitionID
-	First, Last int64 // offsets that it concerns; Last is below First if none
-	Reason      string
+	Path      string      `json:"path"` // relative to the store
+	Verdict   wal.Verdict `json:"verdict"`
+	Position  int64       `json:"position"` // byte in the file, -1 if unknown
+	Bytes     int64       `json:"bytes"`
+	Partition PartitionID `json:"partition"`
+	First     int64       `json:"first"` // offsets that it concerns; Last is below First if none
+	Last      int64       `json:"last"`
+	Reason    string      `json:"reason"`
 }
 
 // A StoredBatch is one batch as a store holds it.

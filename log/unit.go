@@ -38,8 +38,8 @@ func uuidString(b [16]byte) string {
 
 // A PartitionID names one partition of a topic.
 type PartitionID struct {
-	Topic TopicID
-	Index int32
+	Topic TopicID `json:"topic"`
+	Index int32   `json:"index"`
 }
 
 // String is topic/index.

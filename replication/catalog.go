@@ -15,13 +15,15 @@ import (
 
 // Definite nos of the metadata.
 var (
-	ErrTopicExists     = errors.New("replication: topic exists")
-	ErrUnknownTopic    = errors.New("replication: unknown topic")
-	ErrInvalidName     = errors.New("replication: invalid name")
-	ErrInvalidTopic    = errors.New("replication: invalid topic settings")
-	ErrUnknownModule   = errors.New("replication: unknown module")
-	ErrVersionConflict = errors.New("replication: version conflict")
-	ErrLimit           = errors.New("replication: limit exceeded")
+	ErrTopicExists  = errors.New("replication: topic exists")
+	ErrUnknownTopic = errors.New("replication: unknown topic")
+	// ErrUnknownPartition: no topic, or not the one that was asked for, has a partition of this number.
+	ErrUnknownPartition = errors.New("replication: unknown partition")
+	ErrInvalidName      = errors.New("replication: invalid name")
+	ErrInvalidTopic     = errors.New("replication: invalid topic settings")
+	ErrUnknownModule    = errors.New("replication: unknown module")
+	ErrVersionConflict  = errors.New("replication: version conflict")
+	ErrLimit            = errors.New("replication: limit exceeded")
 )
 
 // Limits of the metadata. They are part of what Apply decides, so they are the same on every node.

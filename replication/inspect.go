@@ -39,44 +39,44 @@ func inUse(fs fsx.FS, dir string, err error) error {
 
 // A DirReport is what Inspect found of a data directory. Nothing on the disk was changed.
 type DirReport struct {
-	Dir       string
-	Verdict   wal.Verdict
-	ClusterID string
-	NodeID    int32
-	DiskID    string
-	Mark      *OpenMark // of a run that did not end in order, nil if there is none
-	Shards    []ShardReport
-	Topics    []TopicName
-	Faults    []Fault // of all files, the shards' included
+	Dir       string        `json:"dir"`
+	Verdict   wal.Verdict   `json:"verdict"`
+	ClusterID string        `json:"cluster_id"`
+	NodeID    int32         `json:"node_id"`
+	DiskID    string        `json:"disk_id"`
+	Mark      *OpenMark     `json:"mark"` // of a run that did not end in order, nil if there is none
+	Shards    []ShardReport `json:"shards"`
+	Topics    []TopicName   `json:"topics"`
+	Faults    []Fault       `json:"faults"` // of all files, the shards' included
 }
 
 // A TopicName gives the directories of a topic their name.
 type TopicName struct {
-	Name       string
-	ID         log.TopicID
-	Partitions int32
+	Name       string      `json:"name"`
+	ID         log.TopicID `json:"id"`
+	Partitions int32       `json:"partitions"`
 }
 
 // A ShardReport is one shard.
 type ShardReport struct {
-	Name       string
-	Verdict    wal.Verdict
-	WAL        *wal.Report
-	Checkpoint *raftlog.Manifest // the newest one, nil if there is none
-	Store      *log.StoreReport  // of the data shard
-	Applied    uint64            // of the metadata shard: raft index of its rows
+	Name       string            `json:"name"`
+	Verdict    wal.Verdict       `json:"verdict"`
+	WAL        *wal.Report       `json:"wal"`
+	Checkpoint *raftlog.Manifest `json:"checkpoint"` // the newest one, nil if there is none
+	Store      *log.StoreReport  `json:"store"`      // of the data shard
+	Applied    uint64            `json:"applied"`    // of the metadata shard: raft index of its rows
 }
 
 // A Fault is a place in a file that is not what was written.
 type Fault struct {
-	File      string // relative to the data directory
-	Verdict   wal.Verdict
-	Position  int64 // byte, -1 if unknown
-	Bytes     int64 // 0: unknown
-	Partition *log.PartitionID
-	First     int64 // offsets that it concerns; Last is below First if none
-	Last      int64
-	Reason    string
+	File      string           `json:"file"` // relative to the data directory
+	Verdict   wal.Verdict      `json:"verdict"`
+	Position  int64            `json:"position"` // byte, -1 if unknown
+	Bytes     int64            `json:"bytes"`    // 0: unknown
+	Partition *log.PartitionID `json:"partition"`
+	First     int64            `json:"first"` // offsets that it concerns; Last is below First if none
+	Last      int64            `json:"last"`
+	Reason    string           `json:"reason"`
 }
 
 // InspectOptions say what to look at.
@@ -131,7 +131,7 @@ func contains(names []string, name string) bool {
 
 // Inspect reads a data directory that no server has open and says what it is.
 //
-// Errors: ErrInUse, ErrNoData, the file system's and those of the callbacks. Damage is no error.
+// Errors: ErrInUse, ErrNoData, ErrUnknownTopic, ErrUnknownPartition, the file system's and those of the callbacks. Damage is no error.
 func Inspect(o InspectOptions) (rep *DirReport, err error) {
 	d, err := openOffline(o.FS, o.Dir)
 	if err != nil {
@@ -217,6 +217,21 @@ func selection(c *Catalog, o InspectOptions) (func(log.PartitionID) bool, error)
 		}
 		if topic, ok = c.Topic(o.Topic); !ok {
 			return nil, fmt.Errorf("%w: %s", ErrUnknownTopic, o.Topic)
+		}
+	}
+	if o.Partition >= 0 && c != nil {
+		most := int32(0)
+		for _, t := range c.Topics() {
+			if topic == nil || t.ID == topic.ID {
+				most = max(most, t.Partitions)
+			}
+		}
+		if o.Partition >= most {
+			of := "any topic"
+			if topic != nil {
+				of = "topic " + topic.Name
+			}
+			return nil, fmt.Errorf("%w: %d of %s, whose number of partitions is %d", ErrUnknownPartition, o.Partition, of, most)
 		}
 	}
 	return func(id log.PartitionID) bool {

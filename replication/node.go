@@ -245,7 +245,7 @@ func (n *Node) openShards() error {
 	})
 	wg.Go(func() {
 		o := n.shard(n.o.Data, dataDir)
-		o.Full = n.reserve.Err
+		o.Full, o.SmallDisk = n.reserve.Err, n.smallDisk()
 		o.Machine = func(w *wal.WAL) (StateMachine, error) {
 			s, err := log.Open(log.Options{
 				FS: o.FS, Dir: o.FS.PathJoin(o.Dir, "store"), Log: log.FromWAL(w), CacheBytes: n.o.CacheBytes,

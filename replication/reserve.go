@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -186,4 +187,28 @@ func (n *Node) keepReserve() {
 		case <-tick.C:
 		}
 	}
+}
+
+// Segments of a log without which no records are taken: for the data shard one in use and one ready, for the metadata
+// shard one in use and the ready ones that it makes before the data shard's. rowsBytes is for what lies beside them.
+const (
+	needDataSegments = 2
+	needMetaSegments = 3
+	rowsBytes        = 4 << 20
+)
+
+// needBytes is the least that a data directory takes with the node's options.
+func (n *Node) needBytes() int64 {
+	return needDataSegments*cmp.Or(n.o.Data.WALSegmentBytes, defaultWALSegmentBytes) + needMetaSegments*n.o.Meta.WALSegmentBytes +
+		n.reserve.want + rowsBytes
+}
+
+// smallDisk says that the whole disk is too small for a data directory, or "".
+func (n *Node) smallDisk() string {
+	u, err := n.o.FS.GetDiskUsage(n.o.Dir)
+	need := n.needBytes()
+	if err != nil || u.TotalBytes == 0 || int64(u.TotalBytes) >= need {
+		return ""
+	}
+	return fmt.Sprintf("the whole disk has %d MiB, a data directory needs at least %d MiB", u.TotalBytes>>20, (need+1<<20-1)>>20)
 }

@@ -235,3 +235,31 @@ func TestNobodyWaitsForTheReserve(t *testing.T) {
 	})
 	must(t, n.Close())
 }
+
+// A sizedDisk is a memory disk that says how large it is.
+type sizedDisk struct {
+	fsx.FS
+	total uint64
+}
+
+func (d sizedDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: d.total, TotalBytes: d.total}, nil
+}
+
+// A refusal for want of room says when the whole disk is too small, and how large it has to be.
+func TestARefusalSaysThatTheDiskIsTooSmall(t *testing.T) {
+	for total, want := range map[uint64]string{
+		1 << 20:  "the whole disk has 1 MiB, a data directory needs at least 9 MiB",
+		64 << 20: "",
+	} {
+		n := openNode(t, fullOptions(sizedDisk{fsx.NewMem(), total}))
+		if got := n.data.o.SmallDisk; got != want {
+			t.Errorf("a disk of %d bytes: %q, want %q", total, got, want)
+		}
+		must(t, n.Close())
+	}
+	err := error(&noRoomError{syscall.ENOSPC, "too small"})
+	if !errors.Is(err, ErrNoRoom) || !errors.Is(err, syscall.ENOSPC) || !strings.HasSuffix(err.Error(), "no space left on device; too small") {
+		t.Error(err)
+	}
+}

@@ -37,9 +37,18 @@ var (
 )
 
 // A noRoomError is ErrNoRoom and ErrBusy, with what the disk says.
-type noRoomError struct{ cause error }
+type noRoomError struct {
+	cause error
+	small string // that the disk is too small altogether, or ""
+}
 
-func (e *noRoomError) Error() string { return ErrNoRoom.Error() + ": " + e.cause.Error() }
+func (e *noRoomError) Error() string {
+	s := ErrNoRoom.Error() + ": " + e.cause.Error()
+	if e.small != "" {
+		s += "; " + e.small
+	}
+	return s
+}
 
 // Is reports that the error is ErrNoRoom, and so an ErrBusy.
 func (e *noRoomError) Is(target error) bool { return target == ErrNoRoom || target == ErrBusy }

@@ -75,6 +75,8 @@ type ShardOptions struct {
 
 	// Full says why the disk is to take no records for now, nil: it may. Nil: it always may. It must not block.
 	Full func() error
+	// SmallDisk says that the disk as a whole is too small, for the errors of a full one; "": it is not.
+	SmallDisk string
 
 	// StallAfter is how long a disk operation may take before the shard is marked stalled (0: 2 s), PoisonAfter before
 	// the shard is given up (0: 30 s; a write of the log 2 s where there is another voter, who can take over).
@@ -105,7 +107,7 @@ func (o ShardOptions) withDefaults() ShardOptions {
 	if o.Hub == nil {
 		o.Hub = transport.NewHub()
 	}
-	def(&o.WALSegmentBytes, 64<<20)
+	def(&o.WALSegmentBytes, defaultWALSegmentBytes)
 	def(&o.MaxInflightBytes, 64<<20)
 	def(&o.MaxBacklogBytes, 256<<20)
 	def(&o.MaxEntryBytes, log.MaxEntryBytes)
@@ -117,6 +119,8 @@ func (o ShardOptions) withDefaults() ShardOptions {
 	o.MaxEntryBytes = min(o.MaxEntryBytes, int(o.WALSegmentBytes/4))
 	return o
 }
+
+const defaultWALSegmentBytes = 64 << 20
 
 func def[T comparable](p *T, v T) {
 	var zero T
@@ -548,7 +552,7 @@ func (s *Shard) room(appends bool, size int) error {
 	}
 	switch {
 	case trouble != nil:
-		return &noRoomError{trouble}
+		return &noRoomError{trouble, s.o.SmallDisk}
 	case backlog > bound:
 		return errBacklog
 	}
@@ -568,7 +572,7 @@ func (s *Shard) room(appends bool, size int) error {
 		return errNoSegment // they are being made; what is in flight fits those that are there
 	}
 	s.checkpointDue()
-	return &noRoomError{full}
+	return &noRoomError{full, s.o.SmallDisk}
 }
 
 // Why room has none for now. Both are ErrBusy.

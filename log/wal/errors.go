@@ -28,10 +28,10 @@ var (
 
 // A CorruptError says where bytes that had been synced are no longer what was written. It is ErrCorrupt.
 type CorruptError struct {
-	Segment  uint64 // sequence of the segment
-	Position int64  // byte in the segment file
-	Group    uint64 // number of the group that should be there; 0: unknown
-	Reason   string
+	Segment  uint64 `json:"segment"`  // sequence of the segment
+	Position int64  `json:"position"` // byte in the segment file
+	Group    uint64 `json:"group"`    // number of the group that should be there; 0: unknown
+	Reason   string `json:"reason"`
 }
 
 func (e *CorruptError) Error() string {

@@ -21,30 +21,32 @@ const (
 
 // A Report is what Inspect found of a log. Nothing on the disk was changed.
 type Report struct {
-	Fresh       bool   // there is no log
-	Closed      bool   // it was closed in order
-	LogID       uint64 // random, one per log
-	First, Last uint64 // entries that are in the log, 0 and 0 if there are none
-	Groups      int
-	Stable      map[string][]byte
-	Files       []FileReport // by name
-	Verdict     Verdict
-	Cut         *Cut          // where it is torn
-	Rot         *CorruptError // where it is rotten
+	Fresh   bool              `json:"fresh"`  // there is no log
+	Closed  bool              `json:"closed"` // it was closed in order
+	LogID   uint64            `json:"log_id"` // random, one per log
+	First   uint64            `json:"first"`  // entries that are in the log, 0 and 0 if there are none
+	Last    uint64            `json:"last"`
+	Groups  int               `json:"groups"`
+	Stable  map[string][]byte `json:"stable"`
+	Files   []FileReport      `json:"files"` // by name
+	Verdict Verdict           `json:"verdict"`
+	Cut     *Cut              `json:"cut"` // where it is torn
+	Rot     *CorruptError     `json:"rot"` // where it is rotten
 }
 
 // A FileReport is what was found of one file.
 type FileReport struct {
-	Name        string
-	Sequence    uint64
-	Bytes       int64
-	Use         string // "log"; "ready": prepared for use; "worthless": a leftover that is removed at the next start
-	Groups      int
-	First, Last uint64 // entries in it, released ones included; 0 and 0 if there are none
-	End         int64  // byte after the last sound group
-	Verdict     Verdict
-	Position    int64 // of what is torn or rotten, in bytes
-	Reason      string
+	Name     string  `json:"name"`
+	Sequence uint64  `json:"sequence"`
+	Bytes    int64   `json:"bytes"`
+	Use      string  `json:"use"` // "log"; "ready": prepared for use; "worthless": a leftover that is removed at the next start
+	Groups   int     `json:"groups"`
+	First    uint64  `json:"first"` // entries in it, released ones included; 0 and 0 if there are none
+	Last     uint64  `json:"last"`
+	End      int64   `json:"end"` // byte after the last sound group
+	Verdict  Verdict `json:"verdict"`
+	Position int64   `json:"position"` // of what is torn or rotten, in bytes
+	Reason   string  `json:"reason"`
 }
 
 // A Group is one group of a log, in the order of the log.

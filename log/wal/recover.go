@@ -27,10 +27,10 @@ type Recovery struct {
 
 // A Cut says where a log was cut and why.
 type Cut struct {
-	Segment  uint64
-	Position int64
-	Group    uint64
-	Reason   string
+	Segment  uint64 `json:"segment"`
+	Position int64  `json:"position"`
+	Group    uint64 `json:"group"`
+	Reason   string `json:"reason"`
 }
 
 // Open opens the log in o.Dir, or makes one. It reads and verifies everything in it. The caller closes it.
@@ -116,7 +116,7 @@ func (w *WAL) lock() {
 		}
 	}
 	if first != nil {
-		w.o.Logger.Info("append memory of the write-ahead log is not all locked: raise the limit on locked memory (ulimit -l) for steady latency under memory pressure",
+		w.o.Logger.Warn("append memory of the write-ahead log is not all locked: raise the limit on locked memory (ulimit -l) for steady latency under memory pressure",
 			"dir", w.o.Dir, "locked", w.locked, "of", len(w.group.buf), "err", first)
 	}
 }
