@@ -266,7 +266,7 @@ func (e *Engine) topicBreaks(cat *replication.Catalog, name string, p *plan.Modu
 		row, ok := cat.Topic(t.Name)
 		if !ok || len(row.Schema) == 0 {
 			if ok && t.Partitions > 0 && int32(t.Partitions) != row.Partitions {
-				out = append(out, PlanChange{name + "/" + t.Ident, ChangeBreak, fmt.Sprintf("topic `%s` exists with %d partitions, the module says %d", t.Name, row.Partitions, t.Partitions)})
+				out = append(out, PlanChange{name + "/" + t.Ident, ChangeBreak, fmt.Sprintf("topic `%s` exists: its number of partitions is %d, the module says %d", t.Name, row.Partitions, t.Partitions)})
 			}
 			continue
 		}

@@ -69,7 +69,7 @@ func (b *Broker) AlterTopic(ctx context.Context, name string, a Alteration) (out
 		e.Fix = "Change the settings of the view's source."
 		return out, e
 	case len(a.Changes) > maxConfigChanges:
-		return out, Errorf(BadRequest, "%d changes of settings", len(a.Changes))
+		return out, Errorf(BadRequest, "%d changes of settings at once, at most %d can be", len(a.Changes), maxConfigChanges)
 	}
 	if err := checkTwice(a.Changes); err != nil {
 		return out, err

@@ -131,7 +131,7 @@ func (b *Broker) mayWrite(t *Topic, partition int32) error {
 	case t.Kind == Derived:
 		return Errorf(TopicIsDerived, "topic %q is written by %s", t.Name, t.Owner)
 	case partition < 0 || partition >= t.Partitions:
-		return Errorf(UnknownPartition, "topic %q has %d partitions, no partition %d", t.Name, t.Partitions, partition)
+		return Errorf(UnknownPartition, "topic %q has %s, no partition %d", t.Name, partitionsOf(t), partition)
 	case !t.Ready:
 		return Errorf(UnknownTopic, "topic %q is being opened", t.Name)
 	}

@@ -263,7 +263,7 @@ func (b *Broker) Topics() []*Topic {
 // partition finds the partition that holds the records of one of t's: for a view, the source's.
 func (b *Broker) partition(t *Topic, index int32) (*log.Partition, error) {
 	if index < 0 || index >= t.Partitions {
-		return nil, Errorf(UnknownPartition, "topic %q has %d partitions, no partition %d", t.Name, t.Partitions, index)
+		return nil, Errorf(UnknownPartition, "topic %q has %s, no partition %d", t.Name, partitionsOf(t), index)
 	}
 	var p *log.Partition
 	if t.Kind == View {
@@ -345,7 +345,7 @@ func (b *Broker) topicRow(s *TopicSpec) (replication.TopicSpec, error) {
 		row.Partitions = b.opts.DefaultPartitions
 	}
 	if row.Partitions < 1 || row.Partitions > replication.MaxTopicPartitions {
-		return row, Errorf(InvalidPartitions, "topic %q with %d partitions", s.Name, s.Partitions)
+		return row, Errorf(InvalidPartitions, "topic %q cannot have %d partitions", s.Name, row.Partitions)
 	}
 	settings, err := ParseConfigs(s.Configs)
 	row.Settings = &settings

@@ -41,6 +41,14 @@ func TestTopicNames(t *testing.T) {
 			t.Errorf("%q is allowed", bad)
 		}
 	}
+	for bad, says := range map[string]string{
+		"ünï": `has the character "ü"`, "a\n": `has the character "\n"`, "a\xff": "has the byte 0xff",
+		strings.Repeat("x", 79) + "ünï": strings.Repeat("x", 79) + `…" has the character "ü"`, // cut between characters
+	} {
+		if err := CheckTopicName(bad); err == nil || !strings.Contains(err.Message, says) {
+			t.Errorf("%q: %v, want %s", bad, err, says)
+		}
+	}
 	if again := viewID("a"); again == viewID("b") || again != viewID("a") {
 		t.Error("a view's id is not a function of its name")
 	}
@@ -67,7 +75,7 @@ func TestConfigsBecomeSettings(t *testing.T) {
 	}
 	for name, value := range map[string]string{
 		"nonsense": "1", "retention.ms": "-2", "max.message.bytes": "8388608", "cleanup.policy": "", "preallocate": "yes", "min.cleanable.dirty.ratio": "2",
-		"compression.type": "rar", "retention.bytes": "1e3",
+		"compression.type": "rar", "retention.bytes": "1e3", "segment.bytes": "1048575",
 	} {
 		if _, err := ParseConfigs(map[string]string{name: value}); AsError(err).Code != InvalidConfig {
 			t.Errorf("%s=%s: %v", name, value, err)

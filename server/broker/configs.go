@@ -78,7 +78,7 @@ var topicConfigs = map[string]topicConfig{
 	"remote.log.copy.disable":                 {typ: "boolean", def: "false"},
 	"remote.log.delete.on.disable":            {typ: "boolean", def: "false"},
 	"remote.storage.enable":                   {typ: "boolean", def: "false"},
-	"segment.bytes":                           {typ: "int", def: "268435456", min: 14, max: maxInt, honoured: true, doc: "The size at which a segment file is closed; at least 1 MiB."},
+	"segment.bytes":                           {typ: "int", def: "268435456", min: 1 << 20, max: maxInt, honoured: true, doc: "The size at which a segment file is closed."},
 	"segment.index.bytes":                     {typ: "int", def: "10485760", min: 4, max: maxInt},
 	"segment.jitter.ms":                       {typ: "long", def: "0", min: 0, max: maxLong},
 	"segment.ms":                              {typ: "long", def: week, min: 1, max: maxLong, honoured: true, doc: "The age at which a segment file is closed: retention and compaction take closed ones."},

@@ -2,7 +2,9 @@ package broker
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // MaxTopicName is the longest topic name.
@@ -24,7 +26,10 @@ func CheckTopicName(name string) *Error {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-' {
 			continue
 		}
-		return Errorf(InvalidTopicName, "the topic name %q has the character %q", clip(name), clip(name[i:i+1]))
+		if r, n := utf8.DecodeRuneInString(name[i:]); r != utf8.RuneError || n > 1 {
+			return Errorf(InvalidTopicName, "the topic name %q has the character %q", clip(name), name[i:i+n])
+		}
+		return Errorf(InvalidTopicName, "the topic name %q has the byte 0x%02x, which is no UTF-8", clip(name), c)
 	}
 	return nil
 }
@@ -41,10 +46,21 @@ func viewID(name string) [16]byte {
 
 // clip makes what came from outside fit for a message.
 func clip(s string) string {
-	if len(s) > 80 {
-		s = s[:80] + "…"
+	if n := 80; len(s) > n {
+		for !utf8.RuneStart(s[n]) && n > 80-utf8.UTFMax {
+			n--
+		}
+		s = s[:n] + "…"
 	}
 	return strings.ToValidUTF8(s, "?")
+}
+
+// partitionsOf says how many partitions a topic has.
+func partitionsOf(t *Topic) string {
+	if t.Partitions == 1 {
+		return "1 partition"
+	}
+	return fmt.Sprintf("%d partitions", t.Partitions)
 }
 
 func splitList(s string) []string {

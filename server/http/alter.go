@@ -1,8 +1,6 @@
 package http
 
 import (
-	"bytes"
-	"encoding/json"
 	"maps"
 	nethttp "net/http"
 	"slices"
@@ -31,10 +29,8 @@ func (a *api) alterTopic(w nethttp.ResponseWriter, r *nethttp.Request) error {
 		return err
 	}
 	var in alterBody
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil {
-		return broker.Errorf(broker.BadRequest, "the body is no change of settings: %w", err)
+	if err := decodeBody(raw, "a change of settings", &in); err != nil {
+		return err
 	}
 	change := broker.Alteration{DryRun: in.DryRun, Preview: true}
 	for _, name := range slices.Sorted(maps.Keys(in.Set)) {

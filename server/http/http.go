@@ -34,6 +34,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/headrace/headrace/server/broker"
 )
@@ -279,8 +280,11 @@ func boolParam(r *nethttp.Request, name string) (bool, error) {
 }
 
 func clip(s string) string {
-	if len(s) > 80 {
-		s = s[:80] + "…"
+	if n := 80; len(s) > n {
+		for !utf8.RuneStart(s[n]) && n > 80-utf8.UTFMax {
+			n--
+		}
+		s = s[:n] + "…"
 	}
 	return strings.ToValidUTF8(s, "?")
 }

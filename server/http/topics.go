@@ -114,13 +114,11 @@ func (a *api) createTopic(w nethttp.ResponseWriter, r *nethttp.Request) error {
 		return err
 	}
 	var in createBody
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil {
-		return broker.Errorf(broker.BadRequest, "the body is not a topic: %w", err)
+	if err := decodeBody(raw, "a topic", &in); err != nil {
+		return err
 	}
 	if in.Partitions < 0 {
-		return broker.Errorf(broker.InvalidPartitions, "%d partitions", in.Partitions)
+		return broker.Errorf(broker.InvalidPartitions, "topic %q cannot have %d partitions", clip(in.Name), in.Partitions)
 	}
 	created := a.Broker.CreateTopics(r.Context(), []broker.TopicSpec{{Name: in.Name, Partitions: in.Partitions, Configs: in.Configs}}, nil, in.DryRun)[0]
 	if created.Err != nil {

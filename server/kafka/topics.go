@@ -156,7 +156,7 @@ func topicSpec(t *kmsg.CreateTopicsRequestTopic) (broker.TopicSpec, error) {
 	if spec.Partitions == -1 {
 		spec.Partitions = 0 // the default
 	} else if spec.Partitions <= 0 {
-		return spec, broker.Errorf(broker.InvalidPartitions, "%d partitions", t.NumPartitions)
+		return spec, broker.Errorf(broker.InvalidPartitions, "topic %q cannot have %d partitions", printable(t.Topic), t.NumPartitions)
 	}
 	for _, cfg := range t.Configs {
 		if cfg.Value != nil {
