@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/pprof"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,11 @@ func (a *app) benchCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", Short: "Measure ingest, latency, replay, pipelines, many partitions, recovery", Args: cobra.NoArgs,
 		Long: `Bench measures end to end and prints each figure beside what bounds it: the disk's own sync time,
-memory and processor time. Without --server a server runs inside the process, in a temporary directory.`,
+memory and processor time. Without --server a server runs inside the process, in a temporary directory.
+
+With --server, and --http for its HTTP address, ingest, latency, pipeline and replay measure a server that runs. They
+make topics named bench-... on it, pipeline a module too, and remove them at the end, also after Ctrl-C; with --keep they
+stay. The other benchmarks kill, restart or fill a server of their own and refuse --server.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var (
@@ -28,6 +33,9 @@ memory and processor time. Without --server a server runs inside the process, in
 			Use: use, Short: short, Args: cobra.NoArgs, Example: "  headrace bench " + example,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				o.Out = a.err
+				if err := checkBenchFlags(cmd); err != nil {
+					return err
+				}
 				if f := cmd.Flags().Lookup("server"); f != nil && f.Changed {
 					o.Server, o.HTTP = a.server, a.http
 				}
@@ -37,6 +45,9 @@ memory and processor time. Without --server a server runs inside the process, in
 				}
 				r, err := run(cmd.Context(), o)
 				stop()
+				if bad := (*bench.OptionError)(nil); errors.As(err, &bad) {
+					return usageError(cmd, bad.What)
+				}
 				if err != nil {
 					return err
 				}
@@ -60,6 +71,9 @@ memory and processor time. Without --server a server runs inside the process, in
 		}
 		c.Flags().IntVar(&o.Size, "size", 0, text)
 	}
+	keep := func(c *cobra.Command) {
+		c.Flags().BoolVar(&o.Keep, "keep", false, "with --server: leave the topics and the module that were made")
+	}
 	seconds := func(c *cobra.Command, n int) {
 		c.Flags().IntVar(&o.Seconds, "seconds", 0, fmt.Sprintf("seconds to measure (default %d)", n))
 	}
@@ -70,6 +84,7 @@ memory and processor time. Without --server a server runs inside the process, in
 		c.Flags().StringVar(&o.Client, "client", bench.ClientKgo, "the client: kgo (franz-go) or native (our own)")
 		c.Flags().StringVar(&o.Durability, "durability", "", "the topic's durability: sync, semi-sync or async (default: the server's)")
 		c.Flags().IntVar(&o.Connections, "connections", 1, "publishers, each with a connection of its own")
+		keep(c)
 	}
 	one("ingest", "Saturate the Kafka front with durable records", "ingest --client native --size 100 --seconds 10", func(c *cobra.Command) {
 		size(c, 100)
@@ -89,6 +104,7 @@ memory and processor time. Without --server a server runs inside the process, in
 	one("pipeline", "JSON rows through a filter and a window into a derived topic", "pipeline --rows 2000000", func(c *cobra.Command) {
 		c.Flags().IntVar(&o.Rows, "rows", 0, "rows (default 2000000)")
 		partitions(c, 2)
+		keep(c)
 	}, bench.Pipeline)
 	var idle bool
 	one("partitions", "Many partitions: throughput, or start and idle memory", "partitions --active 10000", func(c *cobra.Command) {
@@ -98,9 +114,10 @@ memory and processor time. Without --server a server runs inside the process, in
 		c.Flags().IntVar(&o.Partitions, "partitions", 0, "partitions of one more topic (default 1000)")
 		size(c, 0)
 		seconds(c, 2)
-		c.MarkFlagsMutuallyExclusive("active", "idle")
 	}, func(ctx context.Context, o bench.Options) (*bench.Report, error) {
 		switch {
+		case o.Active > 0 && idle:
+			return nil, &bench.OptionError{What: "--active and --idle exclude each other"}
 		case o.Active > 0:
 			return bench.Active(ctx, o)
 		case idle:
@@ -114,6 +131,27 @@ memory and processor time. Without --server a server runs inside the process, in
 	}, bench.Recovery)
 	addReads(&o, one)
 	return cmd
+}
+
+// checkBenchFlags refuses numbers out of range that were given: only a flag that was not has its default.
+func checkBenchFlags(cmd *cobra.Command) error {
+	for _, b := range bench.Bounds {
+		f := cmd.Flags().Lookup(b.Flag)
+		if f == nil || !f.Changed {
+			continue
+		}
+		v, err := strconv.ParseInt(f.Value.String(), 10, 64)
+		if err == nil {
+			err = b.Check(v)
+		}
+		if bad := (*bench.OptionError)(nil); errors.As(err, &bad) {
+			return usageError(cmd, bad.What)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // startProfile profiles this process until stop is called; "" does nothing.

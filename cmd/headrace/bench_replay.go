@@ -20,6 +20,7 @@ func addReads(o *bench.Options, one func(use, short, example string, flags func(
 		common(c, "seconds to read at least; what is read is read whole (default 3)")
 		c.Flags().StringVar(&o.Client, "client", "", "who reads: native or kgo (default native)")
 		c.Flags().BoolVar(&o.Cold, "cold", false, "drop the files from the page cache first, and read once from the disk")
+		c.Flags().BoolVar(&o.Keep, "keep", false, "with --server: leave the topic that was made")
 	}, bench.Replay)
 	one("backlog", "Publish latency with and without a consumer that catches up", "backlog --rate 20000 --seconds 10", func(c *cobra.Command) {
 		common(c, "seconds to measure, half of them beside the reader (default 10)")

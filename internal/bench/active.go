@@ -61,6 +61,9 @@ type ActiveRatio struct {
 // number: what differs is only how many there are. The batches are made beforehand, so that the client costs little.
 // Defaults: records of 100 B and of 1 KiB, 2 s a run.
 func Active(ctx context.Context, o Options) (rep *Report, err error) {
+	if err := o.validate("partitions", true); err != nil {
+		return nil, err
+	}
 	o.Active, o.Seconds = cmp.Or(o.Active, 10_000), cmp.Or(o.Seconds, 2)
 	sizes := []int{100, 1024}
 	if o.Size > 0 {

@@ -53,12 +53,12 @@ const backlogPhase = time.Second
 // phases with and without a native reader that reads history over and over at full speed. Defaults: 20,000 records of
 // 1 KiB a second for 10 s, 512 MiB of history in another topic.
 func Backlog(ctx context.Context, o Options) (rep *Report, err error) {
+	if err := o.validate("backlog", true); err != nil {
+		return nil, err
+	}
 	o.Size, o.Rate, o.Seconds, o.Partitions = cmp.Or(o.Size, 1024), cmp.Or(o.Rate, 20_000), cmp.Or(o.Seconds, 10), cmp.Or(o.Partitions, 1)
 	o.Bytes = cmp.Or(o.Bytes, 512<<20)
-	if o.Server != "" {
-		return nil, errors.New("bench: backlog measures a server of its own: run it without --server")
-	}
-	t, err := openWith(o, replication.NodeOptions{CacheBytes: replayCache})
+	t, err := openWith(ctx, o, replication.NodeOptions{CacheBytes: replayCache})
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +123,9 @@ func Backlog(ctx context.Context, o Options) (rep *Report, err error) {
 		return nil, err
 	}
 	r.Seconds, r.CPUSeconds = time.Since(began).Seconds(), cpuSeconds()-cpu
+	if load.left > 0 {
+		r.RateReached = float64(load.sent) / load.took.Seconds()
+	}
 	base := Report{}
 	base.latencies(without)
 	r.latencies(with)
@@ -169,7 +172,10 @@ type offered struct {
 	k     *kgo.Client
 	rate  int
 	value []byte
-	mu    struct {
+	// Over all phases: records offered, those that were not since the time was over, and the time.
+	sent, left int64
+	took       time.Duration
+	mu         struct {
 		sync.Mutex
 		refused error
 	}
@@ -184,9 +190,10 @@ func (l *offered) phase(ctx context.Context, d time.Duration, h *hdrhistogram.Hi
 	total := int(d.Seconds() * float64(l.rate))
 	start := time.Now()
 	due := func(i int) time.Time { return start.Add(time.Duration(int64(i) * int64(time.Second) / int64(l.rate))) }
-	for i := 0; i < total; {
+	i, end := 0, start.Add(d+grace)
+	for i < total && time.Now().Before(end) {
 		now := time.Now()
-		for i < total && !due(i).After(now) {
+		for i < total && !due(i).After(now) && (i%lateEvery != 0 || time.Now().Before(end)) {
 			at := due(i)
 			l.k.Produce(ctx, &kgo.Record{Value: l.value}, func(_ *kgo.Record, err error) {
 				us := time.Since(at).Microseconds()
@@ -208,6 +215,7 @@ func (l *offered) phase(ctx context.Context, d time.Duration, h *hdrhistogram.Hi
 			}
 		}
 	}
+	l.sent, l.left, l.took = l.sent+int64(i), l.left+int64(total-i), l.took+time.Since(start)
 	return l.flush(ctx)
 }
 

@@ -11,8 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +52,9 @@ type Report struct {
 	Partitions        int     `json:"partitions,omitempty"`
 	RecordBytes       int     `json:"record_bytes,omitempty"`
 	Rate              int     `json:"rate,omitempty"` // offered, records a second
+	// RateReached is what was offered indeed, if the client or the server could not keep up: records a second. The
+	// records that it lacks were never sent, and have no latency here.
+	RateReached float64 `json:"rate_reached,omitempty"`
 
 	replayReport
 	backlogReport
@@ -102,7 +107,10 @@ type Options struct {
 	Durability  string // of the topic; "" is the server's default
 	Connections int    // publishers; 0 is 1
 	Compare     bool   // measure franz-go into an in-memory Kafka double too
-	One         bool   // one record at a time
+	One         bool   // one record at a time; without Rate
+
+	// Keep leaves on Server what the benchmark has made there.
+	Keep bool
 }
 
 func (o Options) say(format string, args ...any) {
@@ -116,15 +124,24 @@ type target struct {
 	kafka, http string
 	dir         string
 	srv         *server.Server
+
+	// What was made on a server that is not the benchmark's own, and is removed from it.
+	keep            bool
+	topics, modules []string
+	out             func(format string, args ...any)
 }
 
 // open starts or finds the server.
-func open(o Options) (*target, error) { return openWith(o, replication.NodeOptions{}) }
+func open(ctx context.Context, o Options) (*target, error) {
+	return openWith(ctx, o, replication.NodeOptions{})
+}
 
-// openWith is open with options for the node of an inner server.
-func openWith(o Options, node replication.NodeOptions) (*target, error) {
+// openWith is open with options for the node of an inner server. A server elsewhere that does not answer within some
+// seconds is a *client.ConnectError.
+func openWith(ctx context.Context, o Options, node replication.NodeOptions) (*target, error) {
 	if o.Server != "" {
-		return &target{kafka: o.Server, http: o.HTTP, dir: os.TempDir()}, nil
+		t := &target{kafka: o.Server, http: o.HTTP, dir: os.TempDir(), keep: o.Keep, out: o.say}
+		return t, t.reach(ctx)
 	}
 	dir, err := os.MkdirTemp(o.Dir, "headrace-bench-")
 	if err != nil {
@@ -137,11 +154,55 @@ func openWith(o Options, node replication.NodeOptions) (*target, error) {
 	return &target{kafka: s.KafkaAddr(), http: s.HTTPAddr(), dir: dir, srv: s}, nil
 }
 
+// reach asks both fronts for a sign of life.
+func (t *target) reach(ctx context.Context) error {
+	k, err := client.Kafka(t.kafka)
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	if err := client.Reach(ctx, k); err != nil {
+		return err
+	}
+	_, err = t.api().Status(ctx)
+	return err
+}
+
 func (t *target) close() error {
 	if t.srv == nil {
-		return nil
+		return t.remove()
 	}
 	return errors.Join(t.srv.Close(), os.RemoveAll(t.dir))
+}
+
+// removeWithin is how long the removal of what was made may take. It does not end with the run: an interrupt is one
+// more reason to remove it.
+const removeWithin = 20 * time.Second
+
+// remove deletes from somebody else's server what the benchmark has made there, and says what it cannot.
+func (t *target) remove() error {
+	if t.keep {
+		if len(t.topics) > 0 {
+			t.out("kept: %s", strings.Join(append(slices.Clone(t.modules), t.topics...), ", "))
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), removeWithin)
+	defer cancel()
+	var errs []error
+	gone := func(what, name string, err error) {
+		var e *client.Error
+		if err != nil && !(errors.As(err, &e) && e.Status == http.StatusNotFound) { // it was never made
+			errs = append(errs, fmt.Errorf("bench: %s %s stays on the server: %w", what, name, err))
+		}
+	}
+	for _, name := range t.modules {
+		gone("module", name, t.api().Delete(ctx, name))
+	}
+	for _, name := range t.topics {
+		gone("topic", name, t.api().DeleteTopic(ctx, name))
+	}
+	return errors.Join(errs...)
 }
 
 func (t *target) api() *client.API { return client.NewAPI(t.http) }
@@ -154,6 +215,7 @@ func (t *target) topic(ctx context.Context, name string, partitions int) (string
 // topicWith makes a fresh topic with settings.
 func (t *target) topicWith(ctx context.Context, name string, partitions int, configs map[string]string) (string, error) {
 	name = fmt.Sprintf("%s-%d", name, time.Now().UnixNano())
+	t.topics = append(t.topics, name) // also when the answer does not come
 	_, err := t.api().CreateTopic(ctx, client.TopicSpec{Name: name, Partitions: int32(partitions), Configs: configs})
 	return name, err
 }
@@ -213,6 +275,9 @@ func (r *Report) Text() string {
 	}
 	if r.MaxMs > 0 {
 		line(r.latencyOf(), "mean %.3f  p50 %.3f  p99 %.3f  p99.9 %.3f  max %.3f ms", r.MeanMs, r.P50Ms, r.P99Ms, r.P999Ms, r.MaxMs)
+	}
+	if r.RateReached > 0 {
+		line("rate not reached", "%.0f of %d records/s: the records that were not sent have no latency", r.RateReached, r.Rate)
 	}
 	if r.Name == "recovery" {
 		line("acknowledged", "%d records before the kill, all there after it", r.Messages)

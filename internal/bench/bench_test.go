@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/internal/leak"
 	"github.com/headrace/headrace/server"
 )
@@ -170,15 +172,41 @@ func TestPlotShowsTheLatencyOverTime(t *testing.T) {
 }
 
 func TestBenchmarksRefuseWhatTheyCannotMeasure(t *testing.T) {
-	for _, o := range []Options{{Client: "other"}, {Connections: -1}, {Connections: 5000}} {
-		for _, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency} {
-			if _, err := run(t.Context(), o); err == nil {
-				t.Errorf("%+v is accepted", o)
+	type run = func(context.Context, Options) (*Report, error)
+	all := []run{Ingest, Latency, Replay, Backlog, Pipeline, Partitions, Active, Idle, Recovery}
+	for _, c := range []struct {
+		o    Options
+		runs []run
+	}{
+		{Options{Size: -1}, all},
+		{Options{Size: MaxRecordBytes + 1}, all},
+		{Options{Rate: -5}, all},
+		{Options{Rate: 1 << 30}, all},
+		{Options{Seconds: -1}, all},
+		{Options{Partitions: -2}, all},
+		{Options{Topics: -1}, all},
+		{Options{Active: -1}, all},
+		{Options{Rows: -1}, all},
+		{Options{Bytes: -1}, all},
+		{Options{Connections: -1}, all},
+		{Options{Connections: 5000}, all},
+		{Options{Client: "other"}, all},
+		{Options{Keep: true}, all},
+		{Options{Server: "127.0.0.1:1"}, []run{Backlog, Partitions, Active, Idle, Recovery}},
+		{Options{Server: "127.0.0.1:1", Cold: true}, []run{Replay}},
+		{Options{One: true, Connections: 2}, []run{Latency}},
+		{Options{One: true, Rate: 10}, []run{Latency}},
+	} {
+		c.o.Dir = t.TempDir()
+		for i, run := range c.runs {
+			var bad *OptionError
+			if _, err := run(t.Context(), c.o); !errors.As(err, &bad) {
+				t.Errorf("benchmark %d with %+v: %v", i, c.o, err)
 			}
 		}
-	}
-	if _, err := Latency(t.Context(), Options{One: true, Connections: 2}); err == nil {
-		t.Error("one record at a time over two connections is accepted")
+		if left, err := os.ReadDir(c.o.Dir); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
 	}
 	dir := t.TempDir()
 	if _, err := Ingest(t.Context(), Options{Dir: dir, Durability: "sometimes"}); err == nil || !strings.Contains(err.Error(), "durability") {
@@ -187,4 +215,90 @@ func TestBenchmarksRefuseWhatTheyCannotMeasure(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+}
+
+// A server that does not answer is said to be so, rather than waited for.
+func TestAServerThatIsNotThereIsAnError(t *testing.T) {
+	for i, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency, Replay, Pipeline} {
+		var gone *client.ConnectError
+		if _, err := run(t.Context(), Options{Server: "127.0.0.1:1", HTTP: "127.0.0.1:1"}); !errors.As(err, &gone) {
+			t.Errorf("benchmark %d: %v", i, err)
+		}
+	}
+}
+
+// A rate that no machine reaches ends all the same, and is said not to have been reached.
+func TestARateThatCannotBeReachedEnds(t *testing.T) {
+	for name, run := range map[string]func(context.Context, Options) (*Report, error){"latency": Latency, "backlog": Backlog} {
+		r, err := run(t.Context(), Options{Dir: t.TempDir(), Rate: 100_000_000, Seconds: 1, Size: 1, Bytes: 1 << 20, Client: ClientNative})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if r.RateReached <= 0 || r.RateReached >= 100_000_000 || !strings.Contains(r.Text(), "rate not reached") {
+			t.Errorf("%s: reached %f\n%s", name, r.RateReached, r.Text())
+		}
+	}
+}
+
+// A server that is not the benchmark's own is left as it was, unless it is told to keep what was made.
+func TestASomebodysServerIsLeftAsItWas(t *testing.T) {
+	s, err := server.Start(server.Options{Data: t.TempDir(), KafkaAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	api := client.NewAPI(s.HTTPAddr())
+	left := func() (n int) {
+		topics, err := api.Topics(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		modules, err := api.Modules(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(topics) + len(modules)
+	}
+	if _, err := api.CreateTopic(t.Context(), client.TopicSpec{Name: "bench-of-somebody", Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Server: s.KafkaAddr(), HTTP: s.HTTPAddr(), Seconds: 1, Rate: 100, Rows: 1000, Bytes: 1 << 20, Client: ClientNative}
+	for i, run := range []func(context.Context, Options) (*Report, error){Ingest, Latency, Replay, Pipeline} {
+		if _, err := run(t.Context(), o); err != nil {
+			t.Fatal(i, err)
+		}
+		if n := left(); n != 1 {
+			t.Errorf("benchmark %d leaves %d topics and modules", i, n-1)
+		}
+	}
+	// Interrupted while its rows are under way: the first progress line comes when the topic is there.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stopped := o
+	stopped.Out = cancelling{cancel}
+	if _, err := Pipeline(ctx, stopped); !errors.Is(err, context.Canceled) {
+		t.Errorf("an interrupted run: %v", err)
+	}
+	if n := left(); n != 1 {
+		t.Errorf("an interrupted run leaves %d topics and modules", n-1)
+	}
+	o.Keep = true
+	if _, err := Pipeline(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if n := left(); n <= 2 {
+		t.Errorf("with Keep %d topics and modules stay", n-1)
+	}
+}
+
+// cancelling ends a run at its first line.
+type cancelling struct{ cancel context.CancelFunc }
+
+func (c cancelling) Write(p []byte) (int, error) {
+	c.cancel()
+	return len(p), nil
 }

@@ -41,6 +41,9 @@ type IdleReport struct {
 // Idle measures what mostly idle partitions cost: making them, memory, processor time at rest, what a client that asks
 // for all topics waits, and the start after a clean stop and after kill -9. Defaults: 100 topics of 1,000 partitions.
 func Idle(ctx context.Context, o Options) (rep *Report, err error) {
+	if err := o.validate("partitions", true); err != nil {
+		return nil, err
+	}
 	o.Topics, o.Partitions = cmp.Or(o.Topics, 100), cmp.Or(o.Partitions, 1000)
 	rest := cmp.Or(o.rest, 3*time.Second)
 	dir, err := os.MkdirTemp(o.Dir, "headrace-bench-")

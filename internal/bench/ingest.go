@@ -24,15 +24,8 @@ const (
 	ClientNative = "native" // our own, client.Producer
 )
 
-func (o *Options) publishDefaults() error {
+func (o *Options) publishDefaults() {
 	o.Client, o.Connections = cmp.Or(o.Client, ClientKgo), cmp.Or(o.Connections, 1)
-	if o.Client != ClientKgo && o.Client != ClientNative {
-		return fmt.Errorf("bench: client %q is neither %s nor %s", o.Client, ClientKgo, ClientNative)
-	}
-	if o.Connections < 1 || o.Connections > 1000 {
-		return fmt.Errorf("bench: %d connections, 1 to 1000 can be", o.Connections)
-	}
-	return nil
 }
 
 // configs are the settings of the topic under test.
@@ -141,17 +134,18 @@ func newPublisher(ctx context.Context, kafka, topic string, o Options, value []b
 // Ingest saturates the server with durable records: idempotent, acks=all, a callback for each. Defaults: records of
 // 100 B from one franz-go client, 10 s, 1 partition. The first second warms up and is not counted.
 func Ingest(ctx context.Context, o Options) (rep *Report, err error) {
-	o.Size, o.Seconds, o.Partitions = cmp.Or(o.Size, 100), cmp.Or(o.Seconds, 10), cmp.Or(o.Partitions, 1)
-	if err := o.publishDefaults(); err != nil {
+	if err := o.validate("ingest", false); err != nil {
 		return nil, err
 	}
+	o.Size, o.Seconds, o.Partitions = cmp.Or(o.Size, 100), cmp.Or(o.Seconds, 10), cmp.Or(o.Partitions, 1)
+	o.publishDefaults()
 	r := &Report{Name: "ingest", RecordBytes: o.Size, Partitions: o.Partitions, Client: o.Client, Connections: o.Connections, Durability: o.Durability, WarmSeconds: 1}
 	if o.Compare {
 		if r.PeerMessagesPerSecond, err = double(ctx, o); err != nil {
 			return nil, err
 		}
 	}
-	t, err := open(o)
+	t, err := open(ctx, o)
 	if err != nil {
 		return nil, err
 	}

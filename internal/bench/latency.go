@@ -31,10 +31,11 @@ func latencyOptions(o Options) (node replication.NodeOptions, configs map[string
 	if o.Server != "" {
 		return node, configs
 	}
-	total := int64(o.Rate) * int64(o.Seconds) * int64(o.Size) / int64(o.Partitions)
+	rate := float64(o.Rate) / float64(o.Partitions)
 	if o.One {
-		total = 2000 * int64(o.Seconds) * int64(o.Size)
+		rate = 2000
 	}
+	total := int64(min(rate*float64(o.Seconds)*float64(o.Size), 1<<50))
 	segment := min(max(total/16, 1<<20), 256<<20)
 	node.SegmentBytes, node.RetentionEvery = segment, 2*time.Second
 	node.Data.CheckpointBytes = min(max(total/8, 4<<20), 256<<20)
@@ -49,16 +50,20 @@ func latencyOptions(o Options) (node replication.NodeOptions, configs map[string
 // Defaults: 20,000 a second of 1 KiB for 10 s from one franz-go client into 1 partition. With One a record is sent when
 // the one before is acknowledged. The first second is not counted.
 func Latency(ctx context.Context, o Options) (rep *Report, err error) {
-	o.Size, o.Seconds, o.Partitions = cmp.Or(o.Size, 1024), cmp.Or(o.Seconds, 10), cmp.Or(o.Partitions, 1)
-	o.Rate = cmp.Or(o.Rate, 20_000)
-	if err := o.publishDefaults(); err != nil {
+	if err := o.validate("latency", false); err != nil {
 		return nil, err
 	}
-	if o.One && o.Connections > 1 {
-		return nil, errors.New("bench: one record at a time needs one connection")
+	switch {
+	case o.One && o.Rate > 0:
+		return nil, optionErrorf("--one and --rate exclude each other: one record at a time has no rate")
+	case o.One && o.Connections > 1:
+		return nil, optionErrorf("--one sends one record at a time, over one connection: --connections %d does not go with it", o.Connections)
 	}
+	o.Size, o.Seconds, o.Partitions = cmp.Or(o.Size, 1024), cmp.Or(o.Seconds, 10), cmp.Or(o.Partitions, 1)
+	o.Rate = cmp.Or(o.Rate, 20_000)
+	o.publishDefaults()
 	node, configs := latencyOptions(o)
-	t, err := openWith(o, node)
+	t, err := openWith(ctx, o, node)
 	if err != nil {
 		return nil, err
 	}
@@ -125,10 +130,14 @@ type timing struct {
 	whole   *hdrhistogram.Histogram   // µs
 	over    []*hdrhistogram.Histogram // of each slice
 	sent    int64
+	reached float64 // records a second, if they were fewer than were due
 	refused error
 }
 
 const warm = time.Second
+
+// lateEvery is after how many records the generator looks whether its time is over.
+const lateEvery = 64
 
 func (m *timing) slices() int { return min(timeSlices, 10*m.o.Seconds) }
 
@@ -197,6 +206,10 @@ func (m *timing) sender(ctx context.Context, t *target, topic string, value []by
 	}, nil
 }
 
+// grace is how long after the time for them records may still be sent that are due. What was not sent by then is not: a
+// rate that cannot be reached would have the run last for ever.
+const grace = time.Second
+
 // open offers records at the rate, the senders in turn.
 func (m *timing) open(ctx context.Context, t *target, topic string) error {
 	value := payload(m.o.Size)
@@ -213,31 +226,38 @@ func (m *timing) open(ctx context.Context, t *target, topic string) error {
 		}
 		senders = append(senders, s)
 	}
-	total := m.o.Rate * (m.o.Seconds + 1)
+	total, late := m.o.Rate*(m.o.Seconds+1), false
 	due := func(i int) time.Duration { return time.Duration(int64(i) * int64(time.Second) / int64(m.o.Rate)) }
 	m.start = time.Now().Add(10 * time.Millisecond)
-	for i := 0; i < total; {
+	for i := 0; i < total && !late; m.sent = int64(i) {
 		for now := time.Since(m.start); i < total && due(i) <= now; i++ {
 			if err := senders[i%len(senders)].send(due(i)); err != nil {
 				return err
+			}
+			if i%lateEvery == 0 && time.Since(m.start) > m.offered+grace {
+				i, late = i+1, true
+				break
 			}
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if i < total { // time.Sleep is too coarse on an idle machine
+		if i < total && !late { // time.Sleep is too coarse on an idle machine
 			if wait := due(i) - time.Since(m.start); wait > 0 {
 				ts := unix.NsecToTimespec(int64(max(wait, tick)))
 				_ = unix.Nanosleep(&ts, nil)
 			}
 		}
 	}
+	if late {
+		m.reached = float64(m.sent) / time.Since(m.start).Seconds()
+	}
 	for _, s := range senders {
 		if err := s.flush(ctx); err != nil {
 			return err
 		}
 	}
-	m.sent, m.took = int64(total), time.Since(m.start)
+	m.took = time.Since(m.start)
 	return nil
 }
 
@@ -272,6 +292,7 @@ func (m *timing) report(t *target, r *Report) {
 		r.ServerCPUSeconds = t.serverCPU() - m.server
 	}
 	r.latencies(m.whole)
+	r.RateReached = m.reached
 	for _, h := range m.over {
 		r.Timeline = append(r.Timeline, float64(h.Max())/1e3)
 		r.TimelineP50 = append(r.TimelineP50, float64(h.ValueAtQuantile(50))/1e3)

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/headrace/headrace/client"
 )
 
@@ -29,8 +27,11 @@ topic %[1]s_sums = from %[1]s
 // ingested before the clock starts; the figure for a core is rows by the processor time of the whole
 // process while it catches up.
 func Pipeline(ctx context.Context, o Options) (rep *Report, err error) {
+	if err := o.validate("pipeline", false); err != nil {
+		return nil, err
+	}
 	o.Rows, o.Partitions = cmp.Or(o.Rows, 2_000_000), cmp.Or(o.Partitions, 2)
-	t, err := open(o)
+	t, err := open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +56,7 @@ func Pipeline(ctx context.Context, o Options) (rep *Report, err error) {
 	text := fmt.Sprintf(pipelineModule, ident, o.Partitions)
 	text = "topic " + ident + ` as "` + topic + `"` + text[len("topic "+ident):]
 	cpu, began := cpuSeconds(), time.Now()
+	t.modules = append(t.modules, ident)
 	if _, err := t.api().Apply(ctx, ident, text, client.ApplyOptions{}); err != nil {
 		return nil, err
 	}
@@ -91,7 +93,7 @@ func Pipeline(ctx context.Context, o Options) (rep *Report, err error) {
 
 // fillRows writes JSON rows of ten fields, of which the pipeline needs four.
 func fillRows(ctx context.Context, t *target, topic string, o Options) (int64, error) {
-	p, err := client.NewPublisher(t.kafka, topic)
+	p, err := client.NewPublisher(t.kafka, topic, client.AnyPartition, client.ProducerOptions{})
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +117,7 @@ func fillRows(ctx context.Context, t *target, topic string, o Options) (int64, e
 		v = append(v, `","qty":`...)
 		v = strconv.AppendUint(v, x%10, 10)
 		v = append(v, `,"session":"0f3a-11be-77","page":"/shop/item/4711","agent":"Mozilla/5.0","ok":true,"note":"none so far"}`...)
-		if err := p.Publish(ctx, &kgo.Record{Key: []byte(user), Value: v}); err != nil {
+		if err := p.Publish(ctx, client.Message{Key: []byte(user), Value: v}); err != nil {
 			return 0, err
 		}
 	}

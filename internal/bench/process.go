@@ -96,6 +96,9 @@ func (p *process) stop() error {
 // Partitions measures the start and the idle memory of a server with many topics and one topic of many
 // partitions. Defaults: 10,000 topics and 1,000 partitions.
 func Partitions(ctx context.Context, o Options) (rep *Report, err error) {
+	if err := o.validate("partitions", true); err != nil {
+		return nil, err
+	}
 	o.Topics, o.Partitions = cmp.Or(o.Topics, 10_000), cmp.Or(o.Partitions, 1000)
 	dir, err := os.MkdirTemp(o.Dir, "headrace-bench-")
 	if err != nil {
@@ -155,6 +158,9 @@ func createMany(ctx context.Context, seeds string, o Options) error {
 // Recovery kills a server under full load and measures how long the next start takes until it is ready,
 // and that nothing acknowledged is missing. Defaults: 5 s of load with records of 100 B.
 func Recovery(ctx context.Context, o Options) (rep *Report, err error) {
+	if err := o.validate("recovery", true); err != nil {
+		return nil, err
+	}
 	o.Size, o.Seconds = cmp.Or(o.Size, 100), cmp.Or(o.Seconds, 5)
 	dir, err := os.MkdirTemp(o.Dir, "headrace-bench-")
 	if err != nil {

@@ -59,18 +59,16 @@ const replayCache = 16 << 20
 // MiB in 1 partition, read again and again for 3 s; cold, from the disk, once. Without a server of its own it can
 // neither make the files cold nor measure them.
 func Replay(ctx context.Context, o Options) (rep *Report, err error) {
+	if err := o.validate("replay", false); err != nil {
+		return nil, err
+	}
+	if o.Cold && o.Server != "" {
+		return nil, optionErrorf("--cold needs a server of its own, whose files it can drop from the page cache: run it without --server, or restart the machine before a replay without --cold")
+	}
 	o.Size, o.Seconds, o.Partitions = cmp.Or(o.Size, 1024), cmp.Or(o.Seconds, 3), cmp.Or(o.Partitions, 1)
 	o.Client, o.Bytes = cmp.Or(o.Client, ClientNative), cmp.Or(o.Bytes, 512<<20)
 	read := map[string]func(context.Context, *target, string, int64, *hdrhistogram.Histogram, Options) error{ClientNative: readNative, ClientKgo: readKgo}[o.Client]
-	switch {
-	case read == nil:
-		return nil, fmt.Errorf("bench: no client %q; use native or kgo", o.Client)
-	case o.Size > 1<<20 || o.Bytes > 64<<30:
-		return nil, fmt.Errorf("bench: records of %d bytes, %d bytes in all; at most 1 MiB and 64 GiB", o.Size, o.Bytes)
-	case o.Cold && o.Server != "":
-		return nil, errors.New("bench: the files of another process's server cannot be made cold; run without --server, or restart the machine before a replay without --cold")
-	}
-	t, err := openWith(o, replication.NodeOptions{CacheBytes: replayCache})
+	t, err := openWith(ctx, o, replication.NodeOptions{CacheBytes: replayCache})
 	if err != nil {
 		return nil, err
 	}
@@ -119,13 +117,13 @@ func fill(ctx context.Context, t *target, topic string, o Options) (total int64,
 	want := max(1, o.Bytes/int64(o.Size))
 	value := payload(o.Size)
 	if t.srv == nil {
-		p, err := client.NewPublisher(t.kafka, topic)
+		p, err := client.NewPublisher(t.kafka, topic, client.AnyPartition, client.ProducerOptions{})
 		if err != nil {
 			return 0, err
 		}
 		defer p.Close()
 		for range want {
-			if err := p.Publish(ctx, &kgo.Record{Value: value}); err != nil {
+			if err := p.Publish(ctx, client.Message{Value: value}); err != nil {
 				return 0, err
 			}
 		}
