@@ -20,13 +20,13 @@ import (
 
 func publish(t *testing.T, seeds, topic string, values ...string) {
 	t.Helper()
-	p, err := client.NewPublisher(seeds, topic)
+	p, err := client.NewPublisher(seeds, topic, client.AnyPartition, client.ProducerOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
 	for _, v := range values {
-		if err := p.Publish(t.Context(), &kgo.Record{Value: []byte(v)}); err != nil {
+		if err := p.Publish(t.Context(), client.Message{Value: []byte(v)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,13 +112,13 @@ func TestAPublisherCountsWhatWasRefused(t *testing.T) {
 	if _, err := api.CreateTopic(t.Context(), client.TopicSpec{Name: "small", Partitions: 1, Configs: map[string]string{"max.message.bytes": "1024"}}); err != nil {
 		t.Fatal(err)
 	}
-	p, err := client.NewPublisher(seeds, "small")
+	p, err := client.NewPublisher(seeds, "small", client.AnyPartition, client.ProducerOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
 	for i, size := range []int{10, 2000} {
-		if err := p.Publish(t.Context(), &kgo.Record{Value: bytes.Repeat([]byte("x"), size)}); err != nil {
+		if err := p.Publish(t.Context(), client.Message{Value: bytes.Repeat([]byte("x"), size)}); err != nil {
 			t.Fatal(err)
 		}
 		s, err := p.Flush(t.Context())
@@ -130,7 +130,7 @@ func TestAPublisherCountsWhatWasRefused(t *testing.T) {
 			t.Fatalf("record of %d B: %v", size, err)
 		}
 	}
-	if err := p.Publish(t.Context(), &kgo.Record{}); !errors.Is(err, client.ErrPartly) {
+	if err := p.Publish(t.Context(), client.Message{}); !errors.Is(err, client.ErrPartly) {
 		t.Errorf("a publisher goes on after a refusal: %v", err)
 	}
 	if n := len(readAll(t, seeds, "small")); n != 1 {

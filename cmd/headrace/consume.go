@@ -36,7 +36,10 @@ func (a *app) consumeCmd() *cobra.Command {
 
 Offsets (-O): start, end, N (an offset), +N (N after the start), -N (the last N records of each
 partition), @TIME (the first record at or after a time: RFC 3339, milliseconds since 1970, or a duration
-ago such as @-1h). With -g they are where a group begins that has committed nothing yet.`,
+ago such as @-1h). With -g they are where a group begins that has committed nothing yet.
+
+With -f, and without it, a null value (a tombstone) and an empty one look the same: nothing. -o json tells
+them apart: a tombstone is null, an empty value is "".`,
 		Example: `  headrace consume hub_hours -n 5
   headrace consume delayed --follow -f '%k %v\n'
   headrace consume flights -p 0 -O -10 -o json`,
@@ -46,14 +49,14 @@ ago such as @-1h). With -g they are where a group begins that has committed noth
 				return usageError(cmd, "-f and -o json exclude each other")
 			case f.group != "" && len(f.partition) > 0:
 				return usageError(cmd, "-g and -p exclude each other: a group's members share the partitions")
-			case f.limit < 0:
+			case cmd.Flags().Changed("count") && f.limit < 1:
 				return usageError(cmd, fmt.Sprintf("-n %d: want a positive number", f.limit))
 			}
 			return a.consume(cmd, args[0], &f)
 		},
 	}
 	cmd.Flags().StringVarP(&f.offset, "offset", "O", "start", "`where` to begin: start, end, N, +N, -N or @TIME")
-	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many `records`")
+	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many `records` (default: all)")
 	cmd.Flags().StringVarP(&f.format, "format", "f", "", `format of a record: %t topic, %p partition, %o offset, %k key, %v value,
 %h{ %k=%v } headers, %d timestamp, \n \t (default '%v\n')`)
 	cmd.Flags().BoolVar(&f.follow, "follow", false, "go on for ever")
@@ -350,7 +353,7 @@ func (c *consuming) member(k *kgo.Client, from, ends client.Offsets) (err error)
 		g.LeaveGroup()
 		g.Close()
 	}()
-	quiet := time.Now()
+	quiet, joining := time.Now(), time.Now()
 	each := func(r *kgo.Record) error {
 		quiet = time.Now()
 		if span.Take(r) || c.flags.follow && !r.Attrs.IsControl() {
@@ -367,6 +370,10 @@ func (c *consuming) member(k *kgo.Client, from, ends client.Offsets) (err error)
 		}
 		if _, generation := g.GroupMetadata(); generation < 0 {
 			quiet = time.Now() // not a member yet
+			if !joining.IsZero() && time.Since(joining) > 2*patience {
+				joining = time.Time{}
+				fmt.Fprintf(c.err, "waiting for a place in the group %s\n", c.flags.group)
+			}
 		}
 		if !c.flags.follow && time.Since(quiet) > quietMember {
 			break

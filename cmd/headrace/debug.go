@@ -63,6 +63,10 @@ The exit code is 0 for clean, 9 for torn, 10 for rotten.`,
 				return usageError(cmd, "--accept-loss goes with --repair")
 			case d.from > d.to:
 				return usageError(cmd, fmt.Sprintf("--from %d is beyond --to %d", d.from, d.to))
+			case (cmd.Flags().Changed("from") || cmd.Flags().Changed("to")) && !d.records && !d.wal:
+				return usageError(cmd, "--from and --to choose what --records or --wal prints: give one of these")
+			case d.partition < -1:
+				return usageError(cmd, fmt.Sprintf("--partition %d: want a number from 0, or -1 for all", d.partition))
 			case d.records && !d.verify:
 				return usageError(cmd, "--records reads every batch, so --verify=false does not go with it")
 			}
@@ -99,6 +103,8 @@ func debugError(err error) error {
 		return fail("E2003", exitNotFound, "%v", err).because("It has neither an identity nor shards.", "Name the directory that `headrace serve --data` uses.")
 	case errors.Is(err, replication.ErrUnknownTopic):
 		return serverCode("E1001", exitNotFound, "%v", err)
+	case errors.Is(err, replication.ErrUnknownPartition):
+		return fail("E2011", exitNotFound, "%v", err).because("Partitions are numbered from 0.", "Leave --partition out to see all of them.")
 	case errors.Is(err, replication.ErrLoss):
 		return fail("E2015", exitRotten, "%v", err)
 	case errors.Is(err, replication.ErrNoRepair):

@@ -143,6 +143,7 @@ func explain(err error) *failure {
 		path    *fs.PathError
 		kafka   *kerr.Error
 		first   *kgo.ErrFirstReadEOF
+		wire    *client.WireError
 	)
 	switch {
 	case errors.As(err, &f):
@@ -155,6 +156,8 @@ func explain(err error) *failure {
 		return fail("E2002", exitUnreachable, "%v", conn)
 	case errors.As(err, &path):
 		return fail("E2003", exitFailed, "%v", path)
+	case errors.As(err, &wire) && wire.Code != "":
+		return wireFailure(wire)
 	case errors.As(err, &kafka):
 		return kafkaFailure(kafka, err)
 	case errors.As(err, &first), errors.Is(err, context.DeadlineExceeded), isDialError(err):
@@ -186,20 +189,39 @@ func serverFailure(e *client.Error) *failure {
 	if len(e.Errors) > 0 {
 		return invalidModule(diagnostics(e.Errors))
 	}
-	f := &failure{code: e.Code, what: e.Message, why: e.Why, fix: e.Fix, exit: exitFailed}
-	switch e.Status {
+	return &failure{code: e.Code, what: e.Message, why: e.Why, fix: e.Fix, exit: statusExit(e.Status)}
+}
+
+// statusExit is the exit code for a refusal's HTTP status.
+func statusExit(status int) int {
+	switch status {
 	case 400:
-		f.exit = exitUsage
+		return exitUsage
 	case 403:
-		f.exit = exitDenied
+		return exitDenied
 	case 404:
-		f.exit = exitNotFound
+		return exitNotFound
 	case 409:
-		f.exit = exitConflict
+		return exitConflict
 	case 422:
-		f.exit = exitInvalid
+		return exitInvalid
 	case 503, 504:
-		f.exit = exitUnreachable
+		return exitUnreachable
+	}
+	return exitFailed
+}
+
+// wireFailure is a refusal over the Kafka protocol in the server's own words, which end with the code's fix.
+func wireFailure(w *client.WireError) *failure {
+	f := &failure{code: w.Code, what: w.Message, exit: exitFailed}
+	for _, c := range server.Codes() {
+		if c.Code == w.Code {
+			f.why, f.fix, f.exit = c.Why, c.Fix, statusExit(c.Status)
+			f.what = strings.TrimSuffix(w.Message, ". "+c.Fix)
+		}
+	}
+	if f.exit == exitUsage {
+		f.exit = exitInvalid // what is wrong are the records, not the command line
 	}
 	return f
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,6 +42,7 @@ type produceFlags struct {
 	headers   []string
 	end       bool
 	limit     int64
+	timeout   time.Duration
 }
 
 func (a *app) produceCmd() *cobra.Command {
@@ -50,8 +52,11 @@ func (a *app) produceCmd() *cobra.Command {
 		Long: `Produce sends records from files or, without files or for "-", from standard input. Files may be
 gzipped. A .csv file (or --input csv) has a header: its names, or the names that the topic's schema gives
 with "as", find the columns, and rows are written in the topic's format. Any other input is one record a
-line, passed as it is; a JSON line gets its key from the topic's key columns. Records are acknowledged
-when they are durable, in order, once.`,
+line, passed as it is; a JSON line gets its key from the topic's key columns. A record may be as long as
+the topic's max.message.bytes admits. Records are acknowledged when they are durable, in order, once.
+
+When the server takes no records for a while, since its disk is full or it restarts, produce says so, sends
+them again, and goes on as soon as it can. It gives up a record that was not acknowledged within --timeout.`,
 		Example: `  echo hello | headrace produce greetings
   headrace produce flights examples/data/flights_2001-01-01_14.csv.gz --end
   printf 'ann:1\nbob:2\n' | headrace produce scores -K :
@@ -64,8 +69,12 @@ when they are durable, in order, once.`,
 				return usageError(cmd, "-f and -K exclude each other: the format says where the key is")
 			case f.record != "" && f.format != inputAuto, f.delimiter != "" && f.format == inputCSV:
 				return usageError(cmd, "--input "+f.format+" excludes -f and -K")
-			case f.limit < 0:
+			case cmd.Flags().Changed("count") && f.limit < 1:
 				return usageError(cmd, fmt.Sprintf("-n %d: want a positive number", f.limit))
+			case cmd.Flags().Changed("partition") && f.partition < 0:
+				return usageError(cmd, fmt.Sprintf("-p %d: partitions are numbered from 0; leave -p out to choose them by key", f.partition))
+			case f.timeout <= 0:
+				return usageError(cmd, fmt.Sprintf("--timeout %v: want a positive duration", f.timeout))
 			}
 			if f.record != "" {
 				if _, err := kgo.NewRecordReader(strings.NewReader(""), f.record); err != nil {
@@ -82,10 +91,11 @@ when they are durable, in order, once.`,
 	cmd.Flags().StringVar(&f.format, "input", inputAuto, "input format: lines (NDJSON too), csv, or auto by the file's name")
 	cmd.Flags().StringVarP(&f.delimiter, "key-delimiter", "K", "", "split each line at the first of this `text` into key and value")
 	cmd.Flags().StringVarP(&f.record, "format", "f", "", "format of a record: %k key, %v value, \\n \\t and text between them, such as '%k\\t%v\\n'")
-	cmd.Flags().Int32VarP(&f.partition, "partition", "p", -1, "send everything to this `partition` (default: by key)")
+	cmd.Flags().Int32VarP(&f.partition, "partition", "p", client.AnyPartition, "send everything to this `partition`; by key without it")
 	cmd.Flags().StringArrayVarP(&f.headers, "header", "H", nil, "header `key:value` of every record; may be repeated")
 	cmd.Flags().BoolVar(&f.end, "end", false, "declare the end of the topic: windows close, later rows are late; wait until the pipelines behind it have read it")
-	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many `records`")
+	cmd.Flags().Int64VarP(&f.limit, "count", "n", 0, "stop after this many `records` (default: all)")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "give up when a record was not acknowledged after so long")
 	return cmd
 }
 
@@ -106,19 +116,16 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 	if err != nil {
 		return err
 	}
-	var headers []kgo.RecordHeader
+	var headers []client.Header
 	for _, h := range f.headers {
 		name, value, ok := strings.Cut(h, ":")
 		if !ok {
 			return fail("E2001", exitUsage, "-H %s: want key:value", h)
 		}
-		headers = append(headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
+		headers = append(headers, client.Header{Key: name, Value: []byte(value)})
 	}
-	var opts []kgo.Opt
-	if f.partition >= 0 {
-		opts = append(opts, kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	}
-	p, err := client.NewPublisher(a.server, topic, opts...)
+	limit := recordLimit(&t)
+	p, err := client.NewPublisher(a.server, topic, f.partition, client.ProducerOptions{BatchBytes: limit, DeliveryTimeout: f.timeout})
 	if err != nil {
 		return err
 	}
@@ -127,14 +134,19 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 		return err
 	}
 	began, sent := time.Now(), int64(0)
+	unwatch := a.watch(ctx, p, f.timeout)
 	bar := a.progress(files)
 	send := func(key, value []byte) error {
-		r := &kgo.Record{Key: key, Value: value, Headers: headers}
-		if f.partition >= 0 {
-			r.Partition = f.partition
+		err := p.Publish(ctx, client.Message{Key: key, Value: value, Headers: headers})
+		if errors.Is(err, client.ErrRecordTooLarge) {
+			return tooLong(topic, len(key)+len(value), limit)
 		}
-		if err := p.Publish(ctx, r); err != nil {
+		switch {
+		case err == nil:
+		case errors.Is(err, client.ErrPartly), ctx.Err() != nil:
 			return err
+		default: // of the server, not of the file
+			return explain(err)
 		}
 		if sent++; f.limit > 0 && sent >= f.limit {
 			return errEnough
@@ -143,19 +155,20 @@ func (a *app) produce(ctx context.Context, topic string, files []string, f *prod
 	}
 	var readErr error
 	for _, file := range files {
-		readErr = a.readRecords(ctx, file, f, schema, bar, send)
+		readErr = a.readRecords(ctx, file, f, &t, limit, schema, bar, send)
 		if readErr != nil {
 			break
 		}
 	}
 	s, err := a.flush(ctx, p)
+	unwatch()
 	bar.done()
 	a.summary(s, time.Since(began))
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, client.ErrPartly):
-		return refused(s, err)
+		return refused(s, f.timeout, err)
 	case err != nil:
 		return err
 	case readErr != nil && !errors.Is(readErr, errEnough):
@@ -187,6 +200,7 @@ func (a *app) settle(ctx context.Context, topic string) error {
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
 	told := map[string]bool{}
+	began, said := time.Now(), false
 	for {
 		pipelines, err := a.api().Pipelines(ctx)
 		if err != nil {
@@ -206,6 +220,10 @@ func (a *app) settle(ctx context.Context, topic string) error {
 		}
 		if !waits {
 			return nil
+		}
+		if !said && time.Since(began) > patience {
+			said = true
+			fmt.Fprintf(a.err, "waiting for the pipelines behind %s to read it, for %v at most\n", topic, settleWait)
 		}
 		select {
 		case <-ctx.Done():
@@ -246,18 +264,29 @@ func (a *app) flush(ctx context.Context, p *client.Publisher) (client.PublishSta
 }
 
 // refused is how produce ends when the server did not take everything.
-func refused(s client.PublishStats, err error) *failure {
+func refused(s client.PublishStats, timeout time.Duration, err error) *failure {
 	var first *client.RefusedError
 	if !errors.As(err, &first) {
 		return explain(err)
 	}
 	why := explain(first.First)
-	f := fail("E2005", exitPartly, "%s of %s not acknowledged: %v", count(s.Sent-s.Acknowledged), plural(s.Sent, "record"), first.First)
+	what := fmt.Sprintf("%s of %s not acknowledged: ", count(s.Sent-s.Acknowledged), plural(s.Sent, "record"))
+	f := fail("E2005", exitPartly, "%s%v", what, first.First)
+	var wire *client.WireError
+	if errors.As(first.First, &wire) && why.code == wire.Code { // the server's own words
+		f.code, f.what = why.code, what+why.what
+	}
+	if errors.Is(first.First, client.ErrDeliveryTimeout) {
+		f.what += fmt.Sprintf("; given up after --timeout %v", timeout)
+	}
 	if s.Acknowledged == 0 && why.exit != exitFailed {
 		f.exit = why.exit
 	}
 	if why.code != "E2099" {
 		f.why, f.fix = why.why, cmp.Or(why.fix, f.fix)
+	}
+	if f.code == "E1017" {
+		f.fix = "Send keys: -K : splits each line into key and value at the first colon, -f '%k\\t%v\\n' at a tab. Or set the topic's cleanup.policy to delete."
 	}
 	return f
 }
@@ -350,7 +379,7 @@ func (r *interruptible) Read(p []byte) (int, error) {
 }
 
 // readRecords gives every record of a file to send.
-func (a *app) readRecords(ctx context.Context, file string, f *produceFlags, schema *plan.Topic, bar *progress, send func(key, value []byte) error) error {
+func (a *app) readRecords(ctx context.Context, file string, f *produceFlags, t *client.Topic, limit int, schema *plan.Topic, bar *progress, send func(key, value []byte) error) error {
 	in := io.Reader(&interruptible{ctx: ctx, in: a.in})
 	if file != "-" {
 		h, err := os.Open(file)
@@ -384,7 +413,7 @@ func (a *app) readRecords(ctx context.Context, file string, f *produceFlags, sch
 	case format == inputCSV:
 		err = a.readCSV(buffered, schema, send)
 	default:
-		err = readLines(buffered, f.delimiter, schema, send)
+		err = readLines(buffered, f.delimiter, t.Name, limit, schema, send)
 	}
 	if err != nil && !errors.Is(err, errEnough) && !errors.Is(err, client.ErrPartly) && !isFailure(err) && !errors.Is(err, context.Canceled) {
 		return fail("E2003", exitFailed, "%s: %v", file, err)
@@ -392,14 +421,33 @@ func (a *app) readRecords(ctx context.Context, file string, f *produceFlags, sch
 	return err
 }
 
-// maxLine is the longest line that can be one record of the default size limit.
-const maxLine = 1 << 20
+// recordLimit is the largest record batch that a topic takes, bytes: a record is a little smaller.
+func recordLimit(t *client.Topic) int {
+	for _, c := range t.Configs {
+		if n, err := strconv.Atoi(c.Value); c.Name == "max.message.bytes" && err == nil {
+			return n
+		}
+	}
+	return 0 // the client's default
+}
 
-func readLines(in *bufio.Reader, delimiter string, schema *plan.Topic, send func(key, value []byte) error) error {
+// tooLong is a record beyond the topic's limit; of a line that was not read to its end, size is 0.
+func tooLong(topic string, size, limit int) *failure {
+	what := fmt.Sprintf("a record of %s bytes does not fit the topic %s", count(size), topic)
+	if size == 0 {
+		what = fmt.Sprintf("a line is longer than a record of the topic %s may be", topic)
+	}
+	return serverCode("E1013", exitInvalid, "%s", what).
+		because(fmt.Sprintf("The topic takes record batches of at most %s bytes (max.message.bytes), with some for the frame.", count(limit)),
+			fmt.Sprintf("Split the record, or raise the limit: `headrace topic alter %s --set max.message.bytes=N`, 7340032 at most. Or is it a file without line breaks?", topic))
+}
+
+func readLines(in *bufio.Reader, delimiter, topic string, limit int, schema *plan.Topic, send func(key, value []byte) error) error {
 	sc := bufio.NewScanner(in)
-	sc.Buffer(make([]byte, 64<<10), maxLine)
+	limit = cmp.Or(limit, 1<<20)
+	sc.Buffer(make([]byte, 0, min(64<<10, limit)), limit)
 	for n := 1; sc.Scan(); n++ {
-		line := bytes.Clone(sc.Bytes())
+		line := sc.Bytes() // send copies
 		var key []byte
 		if delimiter != "" {
 			k, v, ok := bytes.Cut(line, []byte(delimiter))
@@ -416,8 +464,7 @@ func readLines(in *bufio.Reader, delimiter string, schema *plan.Topic, send func
 		}
 	}
 	if errors.Is(sc.Err(), bufio.ErrTooLong) {
-		return fail("E2004", exitInvalid, "a line is longer than 1 MiB").
-			because("A line is a record, and a record is at most that long.", "Split the record; or is it a file without line breaks?")
+		return tooLong(topic, 0, limit)
 	}
 	return sc.Err()
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -45,8 +47,16 @@ func TestScripts(t *testing.T) {
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // else the race detector waits a second at the end of each command
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": exitCode},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": exitCode, "million": million},
 	})
+}
+
+// million is `million FILE`: a line of two million bytes.
+func million(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: million FILE")
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), append(bytes.Repeat([]byte("x"), 2_000_000), '\n'), 0o644))
 }
 
 // exitCode is `code N command args...`: the command ends with exit code N.

@@ -16,6 +16,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/headrace/headrace/replication"
 	"github.com/headrace/headrace/server"
 )
 
@@ -44,6 +45,9 @@ func (a *app) serveCmd() *cobra.Command {
 			default:
 				return usageError(cmd, "--log-format "+format+": want text or json")
 			}
+			if o.DefaultPartitions < 1 || o.DefaultPartitions > replication.MaxTopicPartitions {
+				return usageError(cmd, fmt.Sprintf("--default-partitions %d: want 1 to %d", o.DefaultPartitions, replication.MaxTopicPartitions))
+			}
 			o.Logger, o.Version = slog.New(h), version
 			if err := tune(cmd, &o, sizes); err != nil {
 				return err
@@ -62,14 +66,18 @@ func (a *app) serveCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			web, try := "none", ""
+			if s.HTTPAddr() != "" {
+				web = "http://" + s.HTTPAddr()
+				try = fmt.Sprintf("  headrace topic create greetings --server %s --http %s\n", s.KafkaAddr(), s.HTTPAddr())
+			}
 			fmt.Fprintf(a.err, `headrace %s serves
   kafka  %s (advertised %s)
-  http   http://%s
+  http   %s
   data   %s
 try
-  headrace topic create greetings --server %s --http %s
-  kcat -b %s -L
-`, version, s.KafkaAddr(), s.Advertised(), s.HTTPAddr(), o.Data, s.KafkaAddr(), s.HTTPAddr(), s.Advertised())
+%s  kcat -b %s -L
+`, version, s.KafkaAddr(), s.Advertised(), web, o.Data, try, s.Advertised())
 			select {
 			case <-cmd.Context().Done():
 			case err = <-s.Failed():
@@ -79,11 +87,11 @@ try
 	}
 	cmd.Flags().StringVar(&o.Data, "data", env("HEADRACE_DATA_DIR", "./headrace-data"), "data directory (env HEADRACE_DATA_DIR)")
 	cmd.Flags().StringVar(&o.KafkaAddr, "kafka", defaultKafka, "listen address of the Kafka front")
-	cmd.Flags().StringVar(&o.HTTPAddr, "http", defaultHTTP, "listen address of the HTTP front, - for none")
+	cmd.Flags().StringVar(&o.HTTPAddr, "http", defaultHTTP, "listen address of the HTTP front, - for none: then most of this command's other commands cannot reach the server")
 	cmd.Flags().StringVar(&o.Advertised, "advertise", "", "address that Kafka clients are told to use (default: the listen address)")
 	cmd.Flags().BoolVar(&o.Insecure, "insecure", false, "allow addresses that other machines can reach, without TLS or authentication")
 	cmd.Flags().BoolVar(&o.AutoCreateTopics, "auto-create-topics", false, "create topics that clients ask for")
-	cmd.Flags().Int32Var(&o.DefaultPartitions, "default-partitions", 1, "partitions of topics that do not say")
+	cmd.Flags().Int32Var(&o.DefaultPartitions, "default-partitions", 1, "partitions of topics that do not say, as when Kafka clients create them")
 	cmd.Flags().StringVar(&memory, "memory", "", "memory for records, such as 512MiB (default 1GiB, or half of what there is)")
 	cmd.Flags().BoolVar(&o.Node.Data.WALDirect, "wal-direct", false, "write the log past the page cache (O_DIRECT and O_DSYNC)")
 	cmd.Flags().DurationVar(&o.OffsetsRetention, "offsets-retention", server.DefaultOffsetsRetention, "how long a consumer group's offsets stay after its last member has left and its last commit; negative: for ever")

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +13,14 @@ import (
 	"github.com/headrace/headrace/dsl/plan"
 )
 
-func (a *app) api() *client.API { return client.NewAPI(a.http) }
+// api is the server's HTTP API. A request that is not answered soon says so.
+func (a *app) api() *client.API {
+	api := client.NewAPI(a.http)
+	api.Slow(2*patience, func(request string, waits time.Duration) {
+		fmt.Fprintf(a.err, "no answer to %s after %v; waiting on\n", request, waits)
+	})
+	return api
+}
 
 func (a *app) topicCmd() *cobra.Command {
 	cmd := &cobra.Command{
@@ -20,6 +29,39 @@ func (a *app) topicCmd() *cobra.Command {
 	}
 	cmd.AddCommand(a.topicCreateCmd(), a.topicListCmd(), a.topicDescribeCmd(), a.topicAlterCmd(), a.topicDeleteCmd())
 	return cmd
+}
+
+// each does something for every name, also behind one for which it fails. It tells every failure, and ends with the
+// first one's exit code if nothing was done, else with that for partly.
+func (a *app) each(ctx context.Context, names []string, do func(name string) error) error {
+	var first *failure
+	done := 0
+	for _, name := range names {
+		err := do(name)
+		switch {
+		case err == nil:
+			done++
+			continue
+		case len(names) == 1 || ctx.Err() != nil:
+			return err
+		}
+		f := explain(err)
+		if first == nil {
+			first = &failure{code: f.code, exit: f.exit}
+		}
+		f.print(a.err)
+		if f.exit == exitUnreachable { // the next would fail for the same reason
+			break
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	if done > 0 {
+		first.exit = exitPartly
+	}
+	fmt.Fprintf(a.err, "%d of %s done\n", done, plural(len(names), "topic"))
+	return first
 }
 
 func (a *app) topicCreateCmd() *cobra.Command {
@@ -32,15 +74,21 @@ func (a *app) topicCreateCmd() *cobra.Command {
 		Use: "create NAME...", Short: "Create topics", Args: cobra.MinimumNArgs(1),
 		Example: "  headrace topic create orders -p 4\n  headrace topic create logs -c retention.ms=86400000",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if partitions < 1 {
+				return usageError(cmd, fmt.Sprintf("-p %d: a topic has 1 to 10000 partitions", partitions))
+			}
 			spec := client.TopicSpec{Partitions: partitions, DryRun: dryRun, Configs: map[string]string{}}
 			for _, c := range configs {
 				k, v, ok := strings.Cut(c, "=")
 				if !ok {
 					return usageError(cmd, fmt.Sprintf("-c %s: want key=value", c))
 				}
+				if _, twice := spec.Configs[k]; twice {
+					return usageError(cmd, fmt.Sprintf("-c %s is given twice", k))
+				}
 				spec.Configs[k] = v
 			}
-			for _, name := range args {
+			return a.each(cmd.Context(), args, func(name string) error {
 				spec.Name = name
 				t, err := a.api().CreateTopic(cmd.Context(), spec)
 				if err != nil {
@@ -51,8 +99,8 @@ func (a *app) topicCreateCmd() *cobra.Command {
 					what = "could be created"
 				}
 				fmt.Fprintf(a.err, "topic %s %s with %s\n", t.Name, what, plural(t.Partitions, "partition"))
-			}
-			return nil
+				return nil
+			})
 		},
 	}
 	cmd.Flags().Int32VarP(&partitions, "partitions", "p", 1, "number of partitions")
@@ -179,13 +227,13 @@ func (a *app) topicDeleteCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME...", Short: "Delete topics with their records", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, name := range args {
+			return a.each(cmd.Context(), args, func(name string) error {
 				if err := a.api().DeleteTopic(cmd.Context(), name); err != nil {
 					return err
 				}
 				fmt.Fprintf(a.err, "topic %s deleted\n", name)
-			}
-			return nil
+				return nil
+			})
 		},
 	}
 	return cmd
