@@ -11,8 +11,9 @@ import (
 	"github.com/headrace/headrace/client"
 )
 
-// patience is how long a command waits before it says what for.
-const patience = time.Second
+// patience is how long a command waits before it says what for: a little longer than a server whose disk is full takes to
+// refuse.
+const patience = 1500 * time.Millisecond
 
 // watch says on standard error when a publisher's records wait to be acknowledged, why, and when they no longer do. It
 // ends with the returned function.

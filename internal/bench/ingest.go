@@ -166,7 +166,7 @@ func Ingest(ctx context.Context, o Options) (rep *Report, err error) {
 	if err := saturate(ctx, t, topic, o, r); err != nil {
 		return nil, err
 	}
-	r.RSSBytes = rss(0)
+	r.RSSBytes = t.rss()
 	return r, nil
 }
 
@@ -240,8 +240,19 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// serverCPU is the processor time of a server of its own, as its metrics say; 0 for one inside, and if it does not say.
-func (t *target) serverCPU() float64 {
+// serverCPU is the processor time of a server of its own; 0 for one inside, and if it does not say.
+func (t *target) serverCPU() float64 { return t.metric("process_cpu_seconds_total") }
+
+// rss is the resident memory of the server, with that of the client if it runs inside; 0 if it does not say.
+func (t *target) rss() int64 {
+	if t.srv != nil {
+		return rss(0)
+	}
+	return int64(t.metric("process_resident_memory_bytes"))
+}
+
+// metric is a figure of a server of its own, as its metrics say; 0 for one inside, and if it does not say.
+func (t *target) metric(name string) float64 {
 	if t.srv != nil || t.http == "" {
 		return 0
 	}
@@ -256,7 +267,7 @@ func (t *target) serverCPU() float64 {
 	defer resp.Body.Close()
 	sc := bufio.NewScanner(resp.Body)
 	for sc.Scan() {
-		if v, ok := strings.CutPrefix(sc.Text(), "process_cpu_seconds_total "); ok {
+		if v, ok := strings.CutPrefix(sc.Text(), name+" "); ok {
 			f, _ := strconv.ParseFloat(v, 64)
 			return f
 		}

@@ -114,7 +114,7 @@ func Latency(ctx context.Context, o Options) (rep *Report, err error) {
 	if disk.TotalCount() > 0 {
 		r.diskReport.latencies(disk)
 	}
-	r.RSSBytes = rss(0)
+	r.RSSBytes = t.rss()
 	return r, nil
 }
 

@@ -92,7 +92,7 @@ func Replay(ctx context.Context, o Options) (rep *Report, err error) {
 		}
 	}
 	hist := histogram()
-	cpu, began := cpuSeconds(), time.Now()
+	cpu, server, began := cpuSeconds(), t.serverCPU(), time.Now()
 	for {
 		if err := read(ctx, t, topic, total, hist, o); err != nil {
 			return nil, err
@@ -103,11 +103,14 @@ func Replay(ctx context.Context, o Options) (rep *Report, err error) {
 		}
 	}
 	r.Seconds, r.CPUSeconds = time.Since(began).Seconds(), cpuSeconds()-cpu
+	if server > 0 {
+		r.ServerCPUSeconds = t.serverCPU() - server
+	}
 	r.MessagesPerSecond = float64(r.Messages) / r.Seconds
 	r.BytesPerSecond = r.MessagesPerSecond * float64(o.Size)
 	r.latencies(hist)
 	r.Fetches = hist.TotalCount()
-	r.RSSBytes = rss(0)
+	r.RSSBytes = t.rss()
 	return r, nil
 }
 
