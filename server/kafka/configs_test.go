@@ -152,7 +152,7 @@ func TestSettingsChangedAtOnceAreAllKept(t *testing.T) {
 	for i, name := range names {
 		wg.Go(func() {
 			for k := range 5 {
-				if err := f.alter("t", fmt.Sprintf("%s=%d", name, 10_000+100*i+k)); err != nil {
+				if err := f.alter("t", fmt.Sprintf("%s=%d", name, 2_000_000+100*i+k)); err != nil {
 					t.Error(name, err)
 				}
 			}
@@ -160,7 +160,7 @@ func TestSettingsChangedAtOnceAreAllKept(t *testing.T) {
 	}
 	wg.Wait()
 	for i, name := range names {
-		if got, want := f.setting("t", name), fmt.Sprintf("%d DYNAMIC_TOPIC_CONFIG", 10_000+100*i+4); got != want {
+		if got, want := f.setting("t", name), fmt.Sprintf("%d DYNAMIC_TOPIC_CONFIG", 2_000_000+100*i+4); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
