@@ -402,6 +402,86 @@ func TestAStartAfterAFailedSyncWritesAgain(t *testing.T) {
 	}
 }
 
+// A mixed file of which a process wrote runs that are gone, before it ended without a checkpoint, is a name that nobody
+// has synced. The next process writes on in it.
+func TestTheNameOfAMixedFileIsSyncedAfterARestart(t *testing.T) {
+	mem := fsx.NewMem()
+	m := newModel()
+	apply := func(s *Store, u *Unit) {
+		t.Helper()
+		index, _ := s.Applied()
+		data := EncodeEntry(nil, int64(index), []*Unit{u})
+		e, _ := DecodeEntry(data)
+		if err := compareResults(s.Apply(index+1, 1, data), m.apply(index+1, 1, e)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(fs fsx.FS, index uint64) *Store {
+		t.Helper()
+		o := Options{FS: fs}
+		if index > 0 {
+			o.Log = fakeLog{1, index, 1}
+		}
+		s, err := Open(testOptions(o))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	thin := func(s *Store, id PartitionID) {
+		t.Helper()
+		b := record.NewBuilder()
+		b.Append(5000, nil, []byte("thin"), nil)
+		var u Unit
+		u.Append(id, b.Finish())
+		apply(s, &u)
+		if _, err := s.Step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := open(mem, 0)
+	var u Unit
+	for i := range int32(2) {
+		u.PartitionOpen(PartitionID{TopicID{7}, i}, PartitionSettings{RetentionMs: -1, RetentionBytes: -1}, 1)
+	}
+	apply(s, &u)
+	if _, err := s.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	thin(s, PartitionID{TopicID{7}, 0})
+	u.Reset()
+	u.PartitionDrop(PartitionID{TopicID{7}, 0}, 2)
+	apply(s, &u)
+	if _, err := s.Step(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.flushDB(t.Context()); err != nil { // the rows outlive the process
+		t.Fatal(err)
+	}
+	index, _ := s.Applied()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s = open(mem, index)
+	thin(s, PartitionID{TopicID{7}, 1})
+	if _, err := s.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	index, _ = s.Applied()
+	cut := mem.PowerCut()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(cut, index)
+	if err := m.compare(s); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAStoreAheadOfItsLogSaysSo(t *testing.T) {
 	mem := fsx.NewMem()
 	s, _ := filled(t, mem)

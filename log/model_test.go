@@ -69,6 +69,12 @@ func (m *model) apply(index, term uint64, e Entry) (out []modelResult) {
 	return out
 }
 
+// remembers reports that a partition was dropped not too long ago.
+func (m *model) remembers(id PartitionID) bool {
+	at, ok := m.dropped[id]
+	return ok && m.now-at < int64(dropMemory)
+}
+
 func (m *model) unit(index, term uint64, unit int32, ops []Op) (r modelResult) {
 	if r.err = m.check(ops); r.err != nil {
 		return r
@@ -114,7 +120,7 @@ func (m *model) unit(index, term uint64, unit int32, ops []Op) (r modelResult) {
 				m.groups[g] = map[PartitionID]GroupOffset{}
 			}
 			for _, o := range offsets {
-				if _, gone := m.dropped[o.Partition]; gone {
+				if m.remembers(o.Partition) {
 					continue
 				}
 				m.groups[g][o.Partition] = o
@@ -155,9 +161,10 @@ func (m *model) unit(index, term uint64, unit int32, ops []Op) (r modelResult) {
 			id, set, meta := op.Partition()
 			p := m.parts[id]
 			if p == nil {
-				if _, gone := m.dropped[id]; gone {
+				if m.remembers(id) {
 					continue
 				}
+				delete(m.dropped, id)
 				m.parts[id] = &modelPart{meta: meta, settings: set, producers: map[int64]*modelProducer{}}
 			} else if meta > p.meta {
 				p.meta, p.settings = meta, set

@@ -143,6 +143,11 @@ func (s *Store) load(c point) error {
 // it is needed; where everything has moved on, nobody has.
 func (s *Store) remakeMixed() error {
 	w := &s.w
+	if s.applied.Load().index > w.checkpoint.Load().index {
+		// It may have been made since the checkpoint, by a process that did not come to sync its name. Whether or not
+		// something in it is looked at by repair, what comes next is written there.
+		w.dirty.dirs[mixedDir], w.dirty.dirs["."] = true, true
+	}
 	m := w.mixed[w.mixedNow]
 	if m.size == 0 || m.live > 0 {
 		return nil
