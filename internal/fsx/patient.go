@@ -2,6 +2,7 @@ package fsx
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -97,9 +98,26 @@ func (f *PatientFS) open(do func() (vfs.File, error)) (file vfs.File, err error)
 	return &patientFile{File: file, fs: f}, nil
 }
 
-// Create implements vfs.FS.
+// Create implements vfs.FS. The name of a manifest is durable when it returns: Pebble makes durable a marker that names
+// the manifest, in the same directory, and relies on the sync of the manifest's bytes for its name, which is more than
+// a file system must do.
 func (f *PatientFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return f.open(func() (vfs.File, error) { return f.FS.Create(name, c) })
+	file, err := f.open(func() (vfs.File, error) { return f.FS.Create(name, c) })
+	if err != nil || !strings.HasPrefix(f.PathBase(name), "MANIFEST-") {
+		return file, err
+	}
+	if err := f.syncDir(f.PathDir(name)); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+func (f *PatientFS) syncDir(name string) error {
+	dir, err := f.OpenDir(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // OpenReadWrite implements vfs.FS.
