@@ -440,7 +440,7 @@ type RepairOptions struct {
 // A Repair is something that was repaired.
 type Repair struct {
 	Path    string // of the file that was made anew, relative to the store
-	Old     string // what it was renamed to, "" if it was missing or is not needed any more
+	Old     string // what it was renamed or copied to, "" if it was missing
 	What    string
 	Lost    []LostRange
 	Guessed int // batches whose append time is that of the batch before
@@ -455,7 +455,8 @@ type LostRange struct {
 // RepairStore opens the store in o.Dir, brings its files in line with its rows as a start would, takes a checkpoint, and
 // makes the segments anew that are damaged: an index from its log file, batches from the shard's log in o.Log as far as
 // it still holds them. What nobody holds is an error around segment.ErrLost that says which offsets, unless
-// RepairOptions.GiveUp. The old files are renamed, never removed.
+// RepairOptions.GiveUp. The old files are renamed, never removed; of a mixed
+// file, whose sound parts stay in use, a copy is kept.
 //
 // It may be repeated, also after a crash in the middle. The store must not be open anywhere.
 func RepairStore(ctx context.Context, o Options, ro RepairOptions) (done []Repair, at CheckpointInfo, err error) {

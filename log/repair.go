@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -239,10 +240,49 @@ func (r *restorer) run(p *Partition, base int64, file uint64, h segment.Head, bl
 	return nil
 }
 
+// keep copies a mixed file to the name of an old one: its other runs are still in it.
+func (r *restorer) keep(path string) (old string, err error) {
+	s := r.s
+	fs := s.opts.FS
+	old = path + r.o.Suffix
+	from, err := fs.Open(s.path(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer from.Close() //nolint:errcheck // read only
+	aside := path + ".new"
+	to, err := fs.CreateFile(s.path(aside))
+	if err != nil {
+		return "", err
+	}
+	if _, err = io.Copy(to, from); err == nil {
+		err = to.Sync()
+	}
+	if err = errors.Join(err, to.Close()); err != nil {
+		return "", fmt.Errorf("copy %s to %s: %w", path, aside, err)
+	}
+	return old, fs.Rename(s.path(aside), s.path(old)) // finish syncs the directory
+}
+
 // finish makes the new mixed file and all rows durable.
 func (r *restorer) finish(ctx context.Context) error {
 	s := r.s
 	if r.mixFile != 0 {
+		for _, number := range slices.Sorted(maps.Keys(r.mixOld)) {
+			damaged := s.mixedPath(number)
+			old, err := r.keep(damaged)
+			if err != nil {
+				return err
+			}
+			for i := range r.done {
+				if r.done[i].Path == damaged {
+					r.done[i].Old = old
+				}
+			}
+		}
 		path := s.mixedPath(r.mixFile)
 		f, err := s.opts.FS.CreateFile(s.path(path))
 		if err != nil {
