@@ -230,7 +230,8 @@ type Status struct {
 	Kafka     string   `json:"kafka"`
 	Version   string   `json:"version"`
 	Ready     bool     `json:"ready"`
-	Reasons   []string `json:"reasons"`
+	Reasons   []string `json:"reasons"` // why it is not ready
+	Notes     []string `json:"notes"`   // what is wrong with what it stores, although it is ready
 }
 
 // send sends a request and waits for the head of its answer.

@@ -76,11 +76,17 @@ func Committed(ctx context.Context, k *kgo.Client, group, topic string) (Offsets
 }
 
 func offsetsOf(l kadm.ListedOffsets) (Offsets, error) {
-	if err := l.Error(); err != nil {
-		return nil, err
-	}
 	out := Offsets{}
-	l.Each(func(o kadm.ListedOffset) { out[o.Partition] = o.Offset })
+	var failed error
+	l.Each(func(o kadm.ListedOffset) {
+		out[o.Partition] = o.Offset
+		if o.Err != nil && failed == nil {
+			failed = &ReadError{Topic: o.Topic, Partition: o.Partition, Offset: -1, Err: o.Err}
+		}
+	})
+	if failed != nil {
+		return nil, failed
+	}
 	return out, nil
 }
 
@@ -149,13 +155,15 @@ func (s *Span) Refresh(ctx context.Context, k *kgo.Client) error {
 const quietRead = 500 * time.Millisecond
 
 // ReadRange gives the records of [from, to) to each, in offset order inside a partition. The record is
-// the callee's. An error of each ends the reading and is returned.
+// the callee's. An error of each ends the reading and is returned. Records that the server does not give end it too, behind
+// those before them: with a *ReadError, see Patience.
 func ReadRange(ctx context.Context, seeds, topic string, from, to Offsets, each func(*kgo.Record) error) error {
 	span := NewSpan(topic, from, to)
 	if span.Done() {
 		return nil
 	}
-	k, err := Kafka(seeds, kgo.KeepControlRecords(), kgo.FetchMaxWait(quietRead), kgo.ConsumePartitions(span.Partitions()))
+	patience := NewPatience(from)
+	k, err := Kafka(seeds, kgo.KeepControlRecords(), kgo.KeepRetryableFetchErrors(), kgo.FetchMaxWait(quietRead), kgo.ConsumePartitions(span.Partitions()))
 	if err != nil {
 		return err
 	}
@@ -167,10 +175,10 @@ func ReadRange(ctx context.Context, seeds, topic string, from, to Offsets, each 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := FetchError(fetches); err != nil {
-			return err
-		}
-		if fetches.Empty() {
+		if fetches.NumRecords() == 0 {
+			if err := patience.Judge(ctx, fetches); err != nil {
+				return err
+			}
 			if err := span.Refresh(ctx, k); err != nil {
 				return err
 			}
@@ -185,15 +193,11 @@ func ReadRange(ctx context.Context, seeds, topic string, from, to Offsets, each 
 		if failed != nil {
 			return failed
 		}
-	}
-	return nil
-}
-
-// FetchError is the first error of a poll that is not the end of the caller's wait.
-func FetchError(f kgo.Fetches) error {
-	for _, e := range f.Errors() {
-		if e.Partition >= 0 || e.Topic != "" {
-			return e.Err
+		if span.Done() {
+			return nil
+		}
+		if err := patience.Judge(ctx, fetches); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -80,7 +80,8 @@ type ReaderOptions struct {
 	Connections int
 	// MaxWait is how long the server waits for records where there are none (500 ms).
 	MaxWait time.Duration
-	// RetryFor is how long the reader tries to get an answer of a broker before Next answers a *ConnectError (30 s).
+	// RetryFor is how long the reader tries to get an answer of a broker before Next answers a *ConnectError, and how long
+	// a partition may be refused with codes that can pass before Next answers a *ReadError (30 s).
 	RetryFor time.Duration
 	Logger   *slog.Logger // nil: none
 	// Fetched is called after each answer with the time since it was asked for and its size, by several goroutines.
@@ -173,6 +174,29 @@ func (e *CorruptBatchError) Error() string {
 	return fmt.Sprintf("%v: %s[%d] at offset %d: %v", ErrCorruptBatch, e.Topic, e.Partition, e.Offset, e.Err)
 }
 
+// A ReadError says that a server refuses records with an error code, and that asking again has not helped. It wraps
+// the code, a *kerr.Error: CORRUPT_MESSAGE means that the bytes on the server's disk are not what was written.
+type ReadError struct {
+	Topic     string
+	Partition int32 // -1: all of the topic
+	Offset    int64 // of the first record that was not given, -1: none is meant
+	Err       error
+}
+
+func (e *ReadError) Error() string {
+	where := e.Topic
+	if e.Partition >= 0 {
+		where = fmt.Sprintf("%s[%d]", where, e.Partition)
+	}
+	if e.Offset >= 0 {
+		where = fmt.Sprintf("%s at offset %d", where, e.Offset)
+	}
+	return fmt.Sprintf("client: read %s: %v", where, e.Err)
+}
+
+// Unwrap returns the code.
+func (e *ReadError) Unwrap() error { return e.Err }
+
 // Is reports that the error is ErrCorruptBatch.
 func (e *CorruptBatchError) Is(target error) bool { return target == ErrCorruptBatch }
 
@@ -180,7 +204,7 @@ func (e *CorruptBatchError) Is(target error) bool { return target == ErrCorruptB
 func (e *CorruptBatchError) Unwrap() error { return e.Err }
 
 // NewReader makes a reader and finds out where its partitions begin and end. seeds are "host:port", several with
-// commas. Errors: *ConnectError, ErrUnknownTopic, and what the server refuses.
+// commas. Errors: *ConnectError, ErrUnknownTopic, *ReadError.
 func NewReader(ctx context.Context, seeds string, o ReaderOptions) (*Reader, error) {
 	o = o.withDefaults()
 	if o.Topic == "" {
@@ -292,8 +316,8 @@ func (b *RecordBatch) Err() error { return b.rr.Err() }
 //
 // Time marks, and other control batches, are not handed out.
 //
-// Errors: io.EOF; *OffsetRangeError; *CorruptBatchError; *ConnectError; ErrUnknownTopic; ErrReaderClosed; ctx's. All but
-// the last are final.
+// Errors: io.EOF; *OffsetRangeError; *CorruptBatchError; *ReadError; *ConnectError; ErrUnknownTopic; ErrReaderClosed;
+// ctx's. All but the last are final, and come behind the records that were fetched before.
 func (r *Reader) Next(ctx context.Context) (*RecordBatch, error) {
 	for {
 		if r.cur != nil {
@@ -379,7 +403,8 @@ func (r *Reader) stale(a *answerPart) bool {
 	return a.part.life != a.life
 }
 
-// maxCorrupt is how often a batch is asked for again before it is an error.
+// maxCorrupt is how often a batch is asked for again, that is corrupt or that the server finds corrupt, before it is an
+// error.
 const maxCorrupt = 2
 
 // again asks for a batch once more that did not arrive as it was sent.

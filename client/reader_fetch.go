@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +39,10 @@ type readPart struct {
 	end    int64 // offset to stop at
 	found  bool  // end was found in the log, not named by the caller: there is nothing to wait for in front of it
 
-	failing time.Time // since when no answer has come; zero: one has. Of the lane or manager that has the partition
+	// Of the lane or manager that has the partition.
+	failing  time.Time // since when no answer has come; zero: one has
+	refusing time.Time // since when answers are refusals; zero: the last was none
+	rotten   int       // of these, in a row, because the server finds the records corrupt
 
 	mu   sync.Mutex
 	next int64  // offset to ask for
@@ -185,7 +189,7 @@ func (r *Reader) leadersFrom(ctx context.Context, seed string) (map[int32]string
 	}
 	t := &m.Topics[0]
 	if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
-		return nil, r.refused(err, -1)
+		return nil, r.refused(err, -1, -1)
 	}
 	brokers := map[int32]string{}
 	for _, b := range m.Brokers {
@@ -199,15 +203,15 @@ func (r *Reader) leadersFrom(ctx context.Context, seed string) (map[int32]string
 }
 
 // refused is the error of a code that the server gave.
-func (r *Reader) refused(err error, partition int32) error {
-	where := r.o.Topic
-	if partition >= 0 {
-		where = fmt.Sprintf("%s[%d]", where, partition)
-	}
+func (r *Reader) refused(err error, partition int32, offset int64) error {
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		where := r.o.Topic
+		if partition >= 0 {
+			where = fmt.Sprintf("%s[%d]", where, partition)
+		}
 		return fmt.Errorf("%w: %s", ErrUnknownTopic, where)
 	}
-	return fmt.Errorf("client: read %s: %w", where, err)
+	return &ReadError{Topic: r.o.Topic, Partition: partition, Offset: offset, Err: err}
 }
 
 // resolve finds the partitions with their first and last offsets.
@@ -316,7 +320,7 @@ func (r *Reader) list(c *readerConn, address string, parts []*readPart, at Posit
 		}
 		for _, p := range t.Partitions {
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return nil, r.refused(err, p.Partition)
+				return nil, r.refused(err, p.Partition, -1)
 			}
 			if p.Offset < 0 && at.kind != atTime {
 				return nil, &ConnectError{address, fmt.Errorf("partition %d has offset %d", p.Partition, p.Offset)}
@@ -403,8 +407,12 @@ func (r *Reader) connect(parts []*readPart, leaders map[int32]string) {
 		groups[leaders[p.number]] = append(groups[leaders[p.number]], p)
 	}
 	for address, group := range groups {
-		if address == "" {
-			r.moved <- group // until somebody leads them
+		if address == "" { // until somebody leads them
+			if err := r.failing(group, strings.Join(r.seeds, ","), fmt.Errorf("nobody leads partition %d", group[0].number)); err != nil {
+				r.fail(err)
+				return
+			}
+			r.moved <- group
 			continue
 		}
 		n := min(r.o.Connections, len(group))
@@ -454,27 +462,46 @@ func (l *lane) run() {
 	if len(l.parts) > 0 && l.r.ctx.Err() == nil {
 		if err != nil {
 			l.r.o.Logger.Warn("reader reconnects", "topic", l.r.o.Topic, "broker", l.address, "err", err)
-			l.failed(err)
+			if err := l.r.failing(l.parts, l.address, err); err != nil {
+				l.r.fail(err)
+			}
 		}
 		l.r.moved <- l.parts
 	}
 }
 
-// failed ends the reader if the lane's partitions have had no answer for too long, although somebody leads them.
-func (l *lane) failed(err error) {
+// failing notes that partitions have had no answer, and why. The error is final: they have had none for too long.
+func (r *Reader) failing(parts []*readPart, address string, why error) error {
 	now := time.Now()
-	for _, p := range l.parts {
+	for _, p := range parts {
 		if p.failing.IsZero() {
 			p.failing = now
 		}
-		if now.Sub(p.failing) > l.r.o.RetryFor {
-			if c := (*ConnectError)(nil); !errors.As(err, &c) {
-				err = &ConnectError{l.address, err}
+		if now.Sub(p.failing) > r.o.RetryFor {
+			if c := (*ConnectError)(nil); errors.As(why, &c) {
+				return c
 			}
-			l.r.fail(err)
-			return
+			return &ConnectError{address, why}
 		}
 	}
+	return nil
+}
+
+// refused notes that a partition was refused with a code that may pass. The error is final: it has not passed for too
+// long, or the server has read the records again and finds them corrupt still.
+func (l *lane) refused(p *readPart, at int64, code error) error {
+	now := time.Now()
+	if p.refusing.IsZero() {
+		p.refusing = now
+	}
+	if p.rotten++; !errors.Is(code, kerr.CorruptMessage) {
+		p.rotten = 0
+	}
+	l.r.o.Logger.Warn("reader is refused", "topic", l.r.o.Topic, "partition", p.number, "offset", at, "broker", l.address, "since", now.Sub(p.refusing), "err", code)
+	if p.rotten > maxCorrupt || now.Sub(p.refusing) > l.r.o.RetryFor {
+		return l.r.refused(code, p.number, at)
+	}
+	return nil
 }
 
 func (l *lane) read() error {
@@ -516,11 +543,15 @@ func (l *lane) read() error {
 			r.recycle(a)
 		} else {
 			select {
-			case r.answers <- a:
-			case <-r.failed:
-				return nil
-			case <-r.ctx.Done():
-				return nil
+			case r.answers <- a: // also beside a partition that has failed
+			default:
+				select {
+				case r.answers <- a:
+				case <-r.failed:
+					return nil
+				case <-r.ctx.Done():
+					return nil
+				}
 			}
 		}
 		if move || len(l.parts) == 0 {
@@ -671,10 +702,11 @@ func (l *lane) take(a *answer, f *fetched) (move bool, err error) {
 		r.skip(p, asked, f.start)
 		return false, nil
 	case kerr.IsRetriable(err) && !errors.Is(err, kerr.UnknownTopicOrPartition):
-		return true, nil
+		return true, l.refused(p, asked.next, err)
 	default:
-		return false, r.refused(err, p.number)
+		return false, r.refused(err, p.number, asked.next)
 	}
+	p.refusing, p.rotten = time.Time{}, 0
 	next, whole, wrong := extent(f.data, asked.next, f.high)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -37,7 +37,10 @@ func (s *Store) openDB() error {
 		Logger:                &kvLogger{s: s, log: s.opts.Logger},
 	})
 	if err != nil {
-		return fmt.Errorf("open %s: %w", s.path("kv"), s.kvError(err))
+		if err = s.kvError(err); kvDamage(err) && !errors.Is(err, ErrCorrupt) {
+			err = fmt.Errorf("%w: %w", ErrCorrupt, err) // Pebble does not call all of it corruption
+		}
+		return fmt.Errorf("open %s: %w", s.path("kv"), err)
 	}
 	s.db = db
 	s.kvfs.Patient()

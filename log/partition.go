@@ -170,5 +170,5 @@ func (p *Partition) read(c *Cursor, from int64, maxBytes int, buf []Batch) ([]Ba
 	if p.Dropped() {
 		return buf, fmt.Errorf("%w: %s", ErrUnknownPartition, p.id)
 	}
-	return buf, &CorruptError{Path: p.st.missing(p, from), Partition: p.id, Offset: from, Position: -1, Err: fmt.Errorf("%w: no file holds the offset", ErrCorrupt)}
+	return buf, p.st.corrupt(&CorruptError{Path: p.st.missing(p, from), Partition: p.id, Offset: from, Position: -1, Err: fmt.Errorf("%w: no file holds the offset", ErrCorrupt)})
 }

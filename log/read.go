@@ -10,6 +10,7 @@ import (
 
 	"github.com/headrace/headrace/log/record"
 	"github.com/headrace/headrace/log/segment"
+	"github.com/headrace/headrace/log/wal"
 )
 
 // maxFileRead bounds one read of a file, unless a single batch is larger.
@@ -36,6 +37,9 @@ func (s *Store) readEvicted(p *Partition, from int64, maxBytes int, buf []Batch)
 			// A round may have placed the batch, and the log let go of it, in between.
 			if l := p.layout.Load(); l != nil && from < l.written {
 				return buf, true, nil
+			}
+			if errors.Is(err, wal.ErrCorrupt) || errors.Is(err, ErrCorrupt) {
+				return buf, false, s.corrupt(&CorruptError{Path: "../wal", Partition: p.id, Offset: from, Position: -1, Err: err})
 			}
 			return buf, false, fmt.Errorf("read %s at offset %d: %w", p.id, from, err)
 		}

@@ -211,6 +211,7 @@ type Store struct {
 	failed   atomic.Bool   // failure holds something
 	poisoned chan struct{} // closed with failure.poisoned
 	metrics  metrics
+	rot      rotList
 
 	kicks  chan struct{}
 	closed chan struct{}
@@ -404,11 +405,46 @@ func (s *Store) setDegraded(trouble int, err error) {
 // corrupt reports a finding once it leaves the store.
 func (s *Store) corrupt(err *CorruptError) error {
 	s.metrics.corrupt.Add(1)
-	s.opts.Logger.Error("corrupt bytes", "dir", s.opts.Dir, "err", err)
+	if s.rot.add(err) {
+		s.opts.Logger.Error("corrupt bytes", "dir", s.opts.Dir, "err", err)
+	}
 	if f := s.opts.Events.Corrupt; f != nil {
 		f(err)
 	}
 	return err
+}
+
+// maxRot bounds how many places of rot a store remembers. Of what comes behind them only counters and callers know.
+const maxRot = 64
+
+// A rotList is where rot was met. Clients ask again, so each place is met many times.
+type rotList struct {
+	mu     sync.Mutex
+	places []*CorruptError // immutable
+}
+
+// add reports whether the place is new, and there was room for it.
+func (l *rotList) add(err *CorruptError) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.places {
+		if p.Path == err.Path && p.Partition == err.Partition && p.Offset == err.Offset {
+			return false
+		}
+	}
+	if len(l.places) == maxRot {
+		return false
+	}
+	l.places = append(l.places, err)
+	return true
+}
+
+// Rot returns the places where bytes were found that are not what was written, since the store was opened, the first 64 of
+// them in the order in which they were met. They are shared: nobody may change them.
+func (s *Store) Rot() []*CorruptError {
+	s.rot.mu.Lock()
+	defer s.rot.mu.Unlock()
+	return slices.Clone(s.rot.places)
 }
 
 func (s *Store) shareSettings(set PartitionSettings) *PartitionSettings {

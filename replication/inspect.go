@@ -23,11 +23,29 @@ import (
 // ErrInUse means that another process has the data directory open.
 var ErrInUse = errors.New("replication: the data directory is in use")
 
+// ErrRotten means that a node cannot be opened because files of its directory are missing, or not what was written.
+var ErrRotten = errors.New("replication: the data directory is rotten")
+
+// rotten reports that an error of opening a node is of what lies in the directory, not of the disk or the options.
+func rotten(err error) bool {
+	for _, is := range []error{
+		wal.ErrCorrupt, log.ErrCorrupt, log.ErrAheadOfLog, pebble.ErrCorruption, errMetaRow, raftlog.ErrManifest, ErrStoreBehind, ErrEmptyShard, os.ErrNotExist,
+	} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
 // ErrNoData means that a directory is no data directory.
 var ErrNoData = errors.New("replication: no data directory")
 
-// inUse says who holds the lock that could not be taken.
+// inUse says who holds the lock that could not be taken. That its file could not be opened is another matter.
 func inUse(fs fsx.FS, dir string, err error) error {
+	if path := (*os.PathError)(nil); errors.As(err, &path) && !errors.Is(err, syscall.EAGAIN) {
+		return fmt.Errorf("replication: open the lock: %w", err)
+	}
 	who := "by another process"
 	if b, e := readFile(fs, fs.PathJoin(dir, openMark)); e == nil {
 		if m, e := decodeMark(b); e == nil {

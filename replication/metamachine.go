@@ -152,6 +152,9 @@ func openMeta(fs fsx.FS, dir string, logger *slog.Logger) (*metaMachine, error) 
 		return nil
 	}, m.Err, m.gaveUp)
 	if err != nil {
+		if damaged(err) && !rotten(err) {
+			err = fmt.Errorf("%w: %w", log.ErrCorrupt, err) // Pebble does not call all of it corruption
+		}
 		return nil, fmt.Errorf("replication: open metadata rows in %s: %w", dir, err)
 	}
 	m.catalog.Store(c)

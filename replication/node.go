@@ -24,6 +24,9 @@ const (
 	dataDir = "data-0"
 )
 
+// StoreDir is where the data shard's store is in a data directory.
+const StoreDir = dataDir + "/store"
+
 // NodeOptions say how to open a node. Dir is required.
 type NodeOptions struct {
 	Dir    string
@@ -114,6 +117,8 @@ type Node struct {
 // OpenNode opens the node under o.Dir, or creates it when the directory is empty. It returns when this node
 // leads both shards, has applied what they hold, and every partition of the catalogue is open. When that takes long it
 // logs what it waits for; after OpenTimeout it gives up with that.
+//
+// Errors: ErrInUse, ErrRotten, ErrIdentity, the file system's.
 func OpenNode(o NodeOptions) (*Node, error) {
 	o = o.withDefaults()
 	if o.Dir == "" {
@@ -124,10 +129,13 @@ func OpenNode(o NodeOptions) (*Node, error) {
 	if errors.Is(err, syscall.ENOSPC) && n.reserve.release() > 0 && !errors.As(err, &left) {
 		n, err = attempt(o) // otherwise the next process finds the space
 	}
-	if err != nil {
-		return nil, fmt.Errorf("replication: open node in %s: %w", o.Dir, err)
+	switch {
+	case err == nil:
+		return n, nil
+	case rotten(err):
+		err = fmt.Errorf("%w: %w", ErrRotten, err)
 	}
-	return n, nil
+	return nil, fmt.Errorf("replication: open node in %s: %w", o.Dir, err)
 }
 
 // attempt is one attempt to open a node. With an error the node is closed, and its reserve is what there is of it.

@@ -156,7 +156,7 @@ func (p *input) fill(budget, batchRows int) error {
 	if start := p.part.LogStart(); errors.Is(err, log.ErrOffsetRange) && start > p.read {
 		return &lostError{p.part.ID().Index, p.read, start}
 	}
-	if err != nil {
+	if err != nil && len(p.batches) == 0 { // otherwise what is in front of the damage goes first
 		return fmt.Errorf("runtime: read partition %d at offset %d: %w", p.index, p.read, err)
 	}
 	appended, from, known := operators.MinEventTime, p.read, len(p.pending)

@@ -297,10 +297,10 @@ func (v *View) Fetch(ctx context.Context, partition int32, from int64, maxBytes 
 scan:
 	for bytes < maxBytes && read < v.opts.ViewScanBytes && ctx.Err() == nil && at < p.LogEnd() {
 		batches, err = p.Read(at, viewReadBytes, batches[:0])
-		if errors.Is(err, log.ErrOffsetRange) && len(f.Batches) > 0 {
-			break // the log start has moved past us: the next fetch is told
+		if len(batches) == 0 && err != nil && len(f.Batches) > 0 {
+			break // the log start has moved past us, or rot begins here: the next fetch is told
 		}
-		if err != nil {
+		if len(batches) == 0 && err != nil {
 			return f, fmt.Errorf("runtime: view %s: %w", v.view.Name, err)
 		}
 		for i := range batches {

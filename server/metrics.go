@@ -79,7 +79,8 @@ var (
 	descCompactions   = desc("store_compactions_total", "Compaction passes.", "result")
 	descCompactBytes  = desc("store_compaction_bytes_total", "Bytes of log that compaction has read for rewriting and left.", "direction")
 	descCompactDirty  = desc("store_compaction_dirty_bytes", "Bytes of compacted topics that no pass has seen.")
-	descStoreCorrupt  = desc("store_corrupt_total", "Wrong bytes found on disk.")
+	descStoreCorrupt  = desc("store_corrupt_total", "Times that wrong bytes were met on disk; a client that asks again meets them again.")
+	descStoreRot      = desc("store_rotten_places", "Places where wrong bytes were met on disk since the start, 64 at most.")
 
 	descRetained = desc("retention_log_starts_raised_total", "Log starts that retention raised.")
 	descHeld     = desc("retention_held_records", "Offsets that retention would have dropped in its last pass and consumers need.")
@@ -214,6 +215,7 @@ func (c collector) shards(gauge, count emit) {
 	count(descCompactBytes, float64(m.CompactedOut), "out")
 	gauge(descCompactDirty, float64(m.DirtyBytes))
 	count(descStoreCorrupt, float64(m.Corrupt))
+	gauge(descStoreRot, float64(len(c.s.node.Store().Rot())))
 	r := c.s.node.Retention()
 	count(descRetained, float64(r.Raised))
 	gauge(descHeld, float64(r.HeldRecords))

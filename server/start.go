@@ -22,6 +22,20 @@ import (
 // ErrInsecure refuses to listen for other machines: there is neither TLS nor authentication yet.
 var ErrInsecure = errors.New("server: listening beyond this machine is insecure")
 
+// ErrAddress refuses what is no host:port.
+var ErrAddress = errors.New("server: not an address")
+
+// A ListenError says that an address cannot be listened on.
+type ListenError struct {
+	Addr string
+	Err  error
+}
+
+func (e *ListenError) Error() string { return fmt.Sprintf("server: listen on %s: %v", e.Addr, e.Err) }
+
+// Unwrap returns what the system says.
+func (e *ListenError) Unwrap() error { return e.Err }
+
 // Options of Start. Data is required.
 type Options struct {
 	Data   string       // the data directory
@@ -74,6 +88,7 @@ type Server struct {
 	kafkaLn, httpLn net.Listener // httpLn may be nil
 	stopKafka       context.CancelFunc
 	wg              sync.WaitGroup
+	started         bool        // Start has succeeded
 	down            atomic.Bool // stopping: not ready
 	failed          chan error
 
@@ -83,6 +98,8 @@ type Server struct {
 
 // Start opens everything and returns when requests are served. The listeners are bound before the log is
 // opened, so that a port in use is noticed at once.
+//
+// Errors: ErrAddress, ErrInsecure, a *ListenError, those of replication.OpenNode and of the pipelines.
 func Start(o Options) (*Server, error) {
 	if o.Data == "" {
 		return nil, errors.New("server: Options.Data is empty")
@@ -116,16 +133,29 @@ func Start(o Options) (*Server, error) {
 func (s *Server) listen(addr string) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, fmt.Errorf("server: address %q: %w", addr, err)
+		return nil, fmt.Errorf("%w: %q: %w", ErrAddress, addr, err)
+	}
+	if host != "" && net.ParseIP(host) == nil {
+		if _, err := net.DefaultResolver.LookupHost(context.Background(), host); err != nil {
+			return nil, &ListenError{addr, systemError(err)}
+		}
 	}
 	if !s.opts.Insecure && !loopback(host) {
 		return nil, fmt.Errorf("%w: %s (there is no TLS and no authentication; use a loopback address, or allow it with --insecure)", ErrInsecure, addr)
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("server: listen: %w", err)
+		return nil, &ListenError{addr, systemError(err)}
 	}
 	return ln, nil
+}
+
+// systemError leaves out of an error what a ListenError says itself.
+func systemError(err error) error {
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }
 
 // loopback says whether a host is this machine and nobody else can reach it.
@@ -179,7 +209,7 @@ func (s *Server) serve(pipelines broker.Pipelines) error {
 	k.Logger, k.Advertised, k.AutoCreate = o.Logger, o.Advertised, o.AutoCreateTopics
 	s.kafka = kafka.New(s.broker, s.groups, k)
 	if err := s.kafka.Advertise(s.kafkaLn.Addr()); err != nil {
-		return fmt.Errorf("server: advertised address %q: %w", o.Advertised, err)
+		return fmt.Errorf("%w: %q, to advertise: %w", ErrAddress, o.Advertised, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stopKafka = cancel
@@ -209,6 +239,7 @@ func (s *Server) serve(pipelines broker.Pipelines) error {
 	if s.httpLn != nil {
 		attrs = append(attrs, "http", "http://"+s.HTTPAddr())
 	}
+	s.started = true
 	s.log.Info("server.started", attrs...)
 	if host, _, err := net.SplitHostPort(advertised); err == nil && net.ParseIP(host).IsUnspecified() {
 		s.log.Warn("server.advertised", "address", advertised, "fix", "clients cannot connect to it; set the advertised address to one that they can reach")
@@ -297,6 +328,9 @@ func (s *Server) close() error {
 		errs = append(errs, s.node.Close())
 	}
 	err := errors.Join(errs...)
+	if !s.started {
+		return err // Start says it
+	}
 	if err != nil {
 		s.log.Error("server.stopped", "err", err)
 	} else {

@@ -119,6 +119,8 @@ type consuming struct {
 	print func(*bufio.Writer, *kgo.Record) error
 	out   *bufio.Writer
 	n     int64
+
+	patience *client.Patience // of a client that polls
 }
 
 func (a *app) consume(cmd *cobra.Command, topic string, f *consumeFlags) error {
@@ -225,7 +227,8 @@ func (c *consuming) read(k *kgo.Client, starts, from, ends client.Offsets) error
 	for p := range ends {
 		parts[p] = kgo.NewOffset().At(from[p])
 	}
-	f, err := client.Kafka(c.server, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{c.topic: parts}))
+	c.patience = client.NewPatience(from)
+	f, err := client.Kafka(c.server, kgo.KeepRetryableFetchErrors(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{c.topic: parts}))
 	if err != nil {
 		return err
 	}
@@ -247,9 +250,6 @@ func (c *consuming) poll(ctx context.Context, k *kgo.Client, each func(*kgo.Reco
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
-	if err := client.FetchError(fetches); err != nil {
-		return err
-	}
 	var failed error
 	fetches.EachRecord(func(r *kgo.Record) {
 		if failed == nil {
@@ -259,7 +259,10 @@ func (c *consuming) poll(ctx context.Context, k *kgo.Client, each func(*kgo.Reco
 	if err := c.out.Flush(); err != nil {
 		return err
 	}
-	return failed
+	if failed != nil {
+		return failed
+	}
+	return c.patience.Judge(c.ctx, fetches)
 }
 
 // one prints a record, and ends with errEnough after -n of them.
@@ -339,7 +342,8 @@ func (c *consuming) member(k *kgo.Client, from, ends client.Offsets) (err error)
 	if span.Done() && !c.flags.follow {
 		return nil
 	}
-	g, err := client.Kafka(c.server, kgo.KeepControlRecords(), kgo.ConsumerGroup(c.flags.group), kgo.ConsumeTopics(c.topic),
+	c.patience = client.NewPatience(from)
+	g, err := client.Kafka(c.server, kgo.KeepControlRecords(), kgo.KeepRetryableFetchErrors(), kgo.ConsumerGroup(c.flags.group), kgo.ConsumeTopics(c.topic),
 		kgo.ConsumeResetOffset(reset), kgo.DisableAutoCommit())
 	if err != nil {
 		return err

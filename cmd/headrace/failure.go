@@ -76,7 +76,7 @@ var commandCodes = []codeInfo{
 	{Code: "E2003", Title: "a file cannot be read or written", Why: "The operating system refused.", Fix: "Check the path and its permissions."},
 	{Code: "E2004", Title: "the input does not fit the topic", Why: "A CSV header lacks a required column, or a line cannot be split.", Fix: "Compare the header with `headrace topic describe TOPIC`."},
 	{Code: "E2005", Title: "the records were not all accepted", Why: "The server refused some, or the connection broke.", Fix: "The summary says how many were acknowledged; the message says why the first was not."},
-	{Code: "E2006", Title: "the server does not start", Why: "An address is taken, or the data directory cannot be used.", Fix: "Choose another --kafka or --http address, or another --data directory."},
+	{Code: "E2006", Title: "the server does not start", Why: "The message is the cause, which has no code of its own.", Fix: "See the server's log; `headrace debug log --data DIR` looks into the data directory."},
 	{Code: "E2007", Title: "a check failed", Why: "What the run computed is not what was expected.", Fix: "The lines above say which."},
 	{Code: "E2008", Title: "files are not formatted", Why: "`headrace fmt --check` found differences.", Fix: "Run `headrace fmt -w FILE`."},
 	{Code: "E2009", Title: "the change would break readers or writers", Why: "The plan above holds a `break`.", Fix: "Undo that part of the change, or add --allow-break if it is meant."},
@@ -87,6 +87,10 @@ var commandCodes = []codeInfo{
 	{Code: "E2014", Title: "the data directory is rotten", Why: "Bytes on the disk are no longer what was written: the disk, its controller or somebody has changed them.", Fix: "Copy the directory, then run `headrace debug log --repair`. Distrust the disk."},
 	{Code: "E2015", Title: "the repair would lose acknowledged records", Why: "Nothing on this disk holds them any more.", Fix: "Restore a backup, or accept the loss with --repair --accept-loss after copying the directory."},
 	{Code: "E2016", Title: "the damage cannot be repaired", Why: "What is damaged is held by no other file.", Fix: "Restore a backup of the directory, or start with an empty one."},
+	{Code: "E2017", Title: "records cannot be read", Why: "The server refuses them, and asking again for ten seconds has not helped.", Fix: "`headrace status` says what is the matter with the server; so does its log."},
+	{Code: "E2018", Title: "there is no space to start", Why: "The disk of the data directory is full, and what was kept for a start is used up.", Fix: "Free some space and start again; what was acknowledged is there."},
+	{Code: "E2019", Title: "the address is open to other machines", Why: "There is no TLS and no authentication: anyone who reaches the address could read and write everything.", Fix: "Listen on 127.0.0.1, or add --insecure if the network is trusted."},
+	{Code: "E2020", Title: "the address cannot be listened on", Why: "Another process has it, this machine does not, or its name is unknown.", Fix: "Choose another --kafka, --http or --pprof address."},
 	{Code: "E2099", Title: "the command failed", Why: "The message is the underlying error's.", Fix: "Try again; if it stays, report it with the message."},
 }
 
@@ -142,6 +146,7 @@ func explain(err error) *failure {
 		conn    *client.ConnectError
 		path    *fs.PathError
 		kafka   *kerr.Error
+		refused *client.ReadError
 		first   *kgo.ErrFirstReadEOF
 		wire    *client.WireError
 	)
@@ -158,6 +163,8 @@ func explain(err error) *failure {
 		return fail("E2003", exitFailed, "%v", path)
 	case errors.As(err, &wire) && wire.Code != "":
 		return wireFailure(wire)
+	case errors.As(err, &refused):
+		return readFailure(refused)
 	case errors.As(err, &kafka):
 		return kafkaFailure(kafka, err)
 	case errors.As(err, &first), errors.Is(err, context.DeadlineExceeded), isDialError(err):
@@ -189,7 +196,11 @@ func serverFailure(e *client.Error) *failure {
 	if len(e.Errors) > 0 {
 		return invalidModule(diagnostics(e.Errors))
 	}
-	return &failure{code: e.Code, what: e.Message, why: e.Why, fix: e.Fix, exit: statusExit(e.Status)}
+	f := &failure{code: e.Code, what: e.Message, why: e.Why, fix: e.Fix, exit: statusExit(e.Status)}
+	if e.Code == "E1036" {
+		f.exit = exitRotten
+	}
+	return f
 }
 
 // statusExit is the exit code for a refusal's HTTP status.
@@ -224,6 +235,24 @@ func wireFailure(w *client.WireError) *failure {
 		f.exit = exitInvalid // what is wrong are the records, not the command line
 	}
 	return f
+}
+
+// readFailure is a refusal to give records, or the offsets of some.
+func readFailure(e *client.ReadError) *failure {
+	where := fmt.Sprintf("%s[%d]", e.Topic, e.Partition)
+	if e.Partition < 0 {
+		where = e.Topic
+	}
+	if e.Offset >= 0 {
+		where = fmt.Sprintf("%s at offset %d", where, e.Offset)
+	}
+	switch {
+	case errors.Is(e, kerr.UnknownTopicOrPartition):
+		return serverCode("E1001", exitNotFound, "topic %q does not exist", e.Topic)
+	case errors.Is(e, kerr.CorruptMessage):
+		return serverCode("E1036", exitRotten, "%s cannot be read: the server finds the stored records rotten", where)
+	}
+	return fail("E2017", exitFailed, "%s cannot be read: %v", where, e.Err)
 }
 
 // kafkaFailure is a refusal by an error code of the Kafka protocol.

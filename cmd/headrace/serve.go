@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -125,14 +127,41 @@ func setMemory(cmd *cobra.Command, o *server.Options, text string) error {
 func startServer(o server.Options) (*server.Server, error) {
 	s, err := server.Start(o)
 	if err != nil {
-		f := fail("E2006", exitFailed, "the server does not start: %s", strings.TrimPrefix(err.Error(), "server: "))
-		if errors.Is(err, server.ErrInsecure) {
-			f.exit = exitDenied
-			f.why, f.fix = "Anyone who reaches the address could read and write everything.", "Listen on 127.0.0.1, or add --insecure if the network is trusted."
-		}
-		return nil, f
+		return nil, startFailure(err, o.Data)
 	}
 	return s, nil
+}
+
+// startFailure names why a server does not start by the code of its cause.
+func startFailure(err error, data string) *failure {
+	failed := func(code string, exit int) *failure {
+		return fail(code, exit, "the server does not start: %s", strings.TrimPrefix(err.Error(), "server: "))
+	}
+	var listen *server.ListenError
+	switch {
+	case errors.Is(err, server.ErrAddress):
+		return failed("E2001", exitUsage).because("An address is host:port.", "Correct --kafka, --http or --advertise, such as --kafka 127.0.0.1:9092.")
+	case errors.Is(err, server.ErrInsecure):
+		return failed("E2019", exitDenied)
+	case errors.As(err, &listen):
+		return failed("E2020", exitFailed)
+	case errors.Is(err, replication.ErrInUse):
+		return failed("E2012", exitConflict)
+	case errors.Is(err, replication.ErrIdentity):
+		return failed("E2016", exitRotten).because("The file `identity` is damaged or missing, and nothing else says whose directory it is.", "Restore a backup of the directory, or start with an empty one.")
+	case errors.Is(err, replication.ErrRotten):
+		f := failed("E2014", exitRotten)
+		f.fix = fmt.Sprintf("See what is damaged with `headrace debug log --data %[1]s`; copy the directory, then run `headrace debug log --data %[1]s --repair`, or restore a backup. Distrust the disk.", data)
+		return f
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return failed("E2018", exitFailed)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return failed("E2003", exitFailed).because("The operating system does not let this user write there.",
+			fmt.Sprintf("Give %s and all in it to the user that runs the server, or choose another --data directory.", data))
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
+		return failed("E2003", exitFailed).because("There is a file where a directory is to be.", "Choose another --data directory.")
+	}
+	return failed("E2006", exitFailed)
 }
 
 func servePprof(addr string) (stop func(), err error) {
@@ -142,7 +171,7 @@ func servePprof(addr string) (stop func(), err error) {
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fail("E2006", exitFailed, "%v", err)
+		return nil, fail("E2020", exitFailed, "--pprof %s: %v", addr, err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -158,20 +187,31 @@ func servePprof(addr string) (stop func(), err error) {
 func (a *app) statusCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show whether the server is ready, and why not", Args: cobra.NoArgs,
+		Long: `Status shows whether the server is ready and, if not, why; the exit code is then 6. Notes name stored records that
+were found rotten: everything else is served.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.api().Status(cmd.Context())
 			if err != nil {
 				return err
 			}
+			notReady := func() error {
+				if s.Ready {
+					return nil
+				}
+				return serverCode("E1032", exitUnreachable, "the server is not ready").because(strings.Join(s.Reasons, "; "), "See the server's log; retry once the reason is gone.")
+			}
 			if done, err := a.asJSON(s); done {
-				return err
+				return errors.Join(err, notReady())
 			}
 			ready := "ready"
 			if !s.Ready {
 				ready = "not ready: " + strings.Join(s.Reasons, "; ")
 			}
 			fmt.Fprintf(a.out, "server   %s\nversion  %s\ncluster  %s, node %d\nkafka    %s\n", ready, s.Version, s.ClusterID, s.NodeID, s.Kafka)
-			return nil
+			for _, note := range s.Notes {
+				fmt.Fprintf(a.out, "note     %s\n", note)
+			}
+			return notReady()
 		},
 	}
 	a.outputFlag(cmd)

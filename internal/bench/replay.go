@@ -226,24 +226,25 @@ func (h *fetchHook) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E
 // readKgo reads the topic with franz-go.
 func readKgo(ctx context.Context, t *target, topic string, total int64, hist *hdrhistogram.Histogram, o Options) error {
 	hook := &fetchHook{hist: hist}
-	k, err := client.Kafka(t.kafka, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.WithHooks(hook))
+	k, err := client.Kafka(t.kafka, kgo.KeepRetryableFetchErrors(), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.WithHooks(hook))
 	if err != nil {
 		return err
 	}
 	defer k.Close()
 	n, bytes := int64(0), int64(0)
+	patience := client.NewPatience(nil)
 	for n < total {
 		fs := k.PollFetches(ctx)
 		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := client.FetchError(fs); err != nil {
 			return err
 		}
 		fs.EachRecord(func(r *kgo.Record) {
 			n++
 			bytes += int64(len(r.Value))
 		})
+		if err := patience.Judge(ctx, fs); err != nil {
+			return err
+		}
 	}
 	return counted(n, bytes, total, o)
 }

@@ -3,6 +3,7 @@
 package damage_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -233,6 +234,9 @@ func judgeDamage(t *testing.T, what string, fs *fsx.Mem, file string, want map[s
 	}
 	switch {
 	case start != nil:
+		if !errors.Is(start, replication.ErrRotten) && !errors.Is(start, replication.ErrIdentity) {
+			t.Errorf("%s: the start does not say that the directory is rotten: %v", what, start)
+		}
 		if !names(start) {
 			t.Errorf("%s: the start does not name the file: %v", what, start)
 		}
@@ -394,7 +398,7 @@ func TestDamageIsRepairedOrTheLossIsSaid(t *testing.T) {
 				} else if err := fs.Remove(file); err != nil {
 					t.Fatal(err)
 				}
-				seen.add(kindOf(file), repairDamage(t, what, fs, want))
+				seen.add(kindOf(file), repairDamage(t, what, fs, file, want))
 			}
 		}
 	})
@@ -406,10 +410,29 @@ func TestDamageIsRepairedOrTheLossIsSaid(t *testing.T) {
 	}
 }
 
+// content is what a file holds, nil if there is none.
+func content(t *testing.T, fs fsx.FS, name string) []byte {
+	t.Helper()
+	f, err := fs.Open(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	b, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // repairDamage repairs a directory, first without and then with a loss, and holds what is there against what was, and
 // what is not against what the repair says.
-func repairDamage(t *testing.T, what string, fs *fsx.Mem, want map[string]string) string {
+func repairDamage(t *testing.T, what string, fs *fsx.Mem, file string, want map[string]string) string {
 	t.Helper()
+	damaged := content(t, fs, file)
 	outcome := "repaired"
 	before, err := replication.Inspect(replication.InspectOptions{Dir: "/data", FS: fs, Partition: -1})
 	if err != nil {
@@ -445,6 +468,12 @@ func repairDamage(t *testing.T, what string, fs *fsx.Mem, want map[string]string
 	if start != nil || read != nil {
 		t.Errorf("%s: after the repair (%q): %v %v", what, rep.Steps, start, read)
 		return "FAILED"
+	}
+	switch kindOf(file) {
+	case "mixed", "segment", "index":
+		if damaged != nil && before.Verdict == wal.Rotten && !bytes.Equal(content(t, fs, file+".bad"), damaged) {
+			t.Errorf("%s: the damaged file is not kept (%q)", what, rep.Steps)
+		}
 	}
 	if outcome == "lost" {
 		return outcome

@@ -96,7 +96,7 @@ func (b *Broker) AlterTopic(ctx context.Context, name string, a Alteration) (out
 		}
 		p, err := b.node.PreviewRetention(row, set)
 		if err != nil {
-			return readError(err)
+			return b.readError(err)
 		}
 		out.Deletes = &p
 		return nil

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"path"
 	"sort"
 	"strings"
 	"sync/atomic"
@@ -133,6 +134,22 @@ func (b *Broker) Startup() Start {
 
 // Ready says why the node cannot serve; empty is ready.
 func (b *Broker) Ready() []string { return b.node.Ready() }
+
+// Notes say what is wrong with what is stored while everything else is served: rot that was met since the start, as far
+// as it still hides records.
+func (b *Broker) Notes() []string {
+	var notes []string
+	for _, rot := range b.store.Rot() {
+		if rot.Partition != (log.PartitionID{}) {
+			p, ok := b.store.Partition(rot.Partition)
+			if !ok || rot.Offset < p.LogStart() {
+				continue // it is gone
+			}
+		}
+		notes = append(notes, fmt.Sprintf("%s %s; stop the server and run `headrace debug log --repair`", RottenRecords, b.rotten(rot)))
+	}
+	return notes
+}
 
 // LeaderEpoch is the raft term of the data shard, which never falls.
 func (b *Broker) LeaderEpoch() int32 {
@@ -437,6 +454,16 @@ func proposalError(err error) error {
 	return AsError(err)
 }
 
+// readError turns why a read failed into a user's terms, and names the topic where bytes are rotten.
+func (b *Broker) readError(err error) error {
+	out := readError(err)
+	var rot *log.CorruptError
+	if e := AsError(out); e.Code == RottenRecords && errors.As(err, &rot) {
+		e.Message = b.rotten(rot)
+	}
+	return out
+}
+
 // readError turns why a read failed into a user's terms.
 func readError(err error) error {
 	switch {
@@ -450,6 +477,24 @@ func readError(err error) error {
 		return &Error{Code: RottenRecords, Message: err.Error(), Err: err}
 	}
 	return &Error{Code: StorageFailed, Message: err.Error(), Err: err}
+}
+
+// rotten names a place of rot by the topic and partition whose records it hides.
+func (b *Broker) rotten(rot *log.CorruptError) string {
+	file := path.Join(replication.StoreDir, rot.Path)
+	if rot.Position >= 0 {
+		file = fmt.Sprintf("%s, byte %d", file, rot.Position)
+	}
+	if rot.Partition == (log.PartitionID{}) {
+		return fmt.Sprintf("rows of the store are rotten (%s): %v", file, rot.Err)
+	}
+	topic := rot.Partition.Topic.String()
+	if b.meta != nil { // nil: a store alone
+		if t, ok := b.TopicByID(rot.Partition.Topic); ok {
+			topic = t.Name
+		}
+	}
+	return fmt.Sprintf("%s[%d] cannot be read at offset %d: %s is rotten (%v)", topic, rot.Partition.Index, rot.Offset, file, rot.Err)
 }
 
 // ProducerID gives out an id that nobody had before.

@@ -209,7 +209,7 @@ func (b *Broker) read(ctx, patient context.Context, r *FetchRequest, p *FetchPar
 	}
 	if err != nil && (len(batches) == 0 || errors.Is(err, log.ErrOffsetRange)) {
 		p.Batches = p.Batches[:0]
-		p.Err = readError(err)
+		p.Err = b.readError(err)
 	}
 }
 
@@ -218,7 +218,7 @@ func (b *Broker) readView(ctx context.Context, p *FetchPart, maxBytes int) {
 	p.Batches = p.Batches[:0]
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(err, log.ErrOffsetRange) {
-			p.Err = readError(err)
+			p.Err = b.readError(err)
 		}
 		return
 	}
@@ -227,7 +227,7 @@ func (b *Broker) readView(ctx context.Context, p *FetchPart, maxBytes int) {
 	for _, data := range f.Batches {
 		h, err := record.ParseHeader(data)
 		if err != nil {
-			p.Err = readError(err)
+			p.Err = b.readError(err)
 			return
 		}
 		p.Batches = append(p.Batches, log.Batch{Base: h.BaseOffset, Last: h.LastOffset(), Epoch: h.LeaderEpoch, MaxTimestamp: h.MaxTimestamp, Data: data})

@@ -301,7 +301,7 @@ func (a *api) status(w nethttp.ResponseWriter, _ *nethttp.Request) error {
 	reasons := a.notReady()
 	writeJSON(w, nethttp.StatusOK, map[string]any{
 		"cluster_id": a.Broker.ClusterID(), "node_id": a.Broker.NodeID(), "kafka": a.KafkaAddr,
-		"version": a.Version, "ready": len(flatten(reasons)) == 0, "reasons": flatten(reasons), "start": a.Broker.Startup(),
+		"version": a.Version, "ready": len(flatten(reasons)) == 0, "reasons": flatten(reasons), "notes": a.notes(), "start": a.Broker.Startup(),
 	})
 	return nil
 }
@@ -331,6 +331,11 @@ func (a *api) notReady() map[string][]string {
 	return out
 }
 
+// notes lists what is wrong although the server is ready.
+func (a *api) notes() []string {
+	return append([]string{}, a.Broker.Notes()...)
+}
+
 func flatten(parts map[string][]string) []string {
 	out := []string{}
 	for part, reasons := range parts {
@@ -355,7 +360,7 @@ func (a *api) readyz(w nethttp.ResponseWriter, r *nethttp.Request) error {
 			}
 			checks[part] = map[string]any{"ok": len(why) == 0, "reasons": why}
 		}
-		body["checks"] = checks
+		body["checks"], body["notes"] = checks, a.notes()
 	}
 	status := nethttp.StatusOK
 	if len(reasons) > 0 {

@@ -42,7 +42,7 @@ var wireCodes = map[broker.Code]*kerr.Error{
 	broker.NotReady:           kerr.NotLeaderForPartition,
 	broker.StorageFailed:      kerr.KafkaStorageError,
 	broker.NoRoom:             kerr.KafkaStorageError,
-	broker.RottenRecords:      kerr.KafkaStorageError,
+	broker.RottenRecords:      kerr.CorruptMessage, // not KafkaStorageError, which clients retry for ever without a word
 	broker.Timeout:            kerr.RequestTimedOut,
 	broker.NoNewPartitions:    kerr.PolicyViolation,
 	broker.SettingFixed:       kerr.InvalidConfig,
