@@ -132,7 +132,7 @@ func OpenNode(o NodeOptions) (*Node, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case rotten(err):
+	case n.id.Formatted && rotten(err): // a new directory is not rotten where it cannot be made
 		err = fmt.Errorf("%w: %w", ErrRotten, err)
 	}
 	return nil, fmt.Errorf("replication: open node in %s: %w", o.Dir, err)
