@@ -34,7 +34,14 @@ type keyed struct {
 type keyedLog struct {
 	all  []keyed // ever written
 	kept []keyed
-	end  int64
+
+	start, end int64
+}
+
+// truncate drops what lies before start.
+func (k *keyedLog) truncate(start int64) {
+	k.start = start
+	k.kept = slices.DeleteFunc(k.kept, func(r keyed) bool { return r.offset < start })
 }
 
 func (k *keyedLog) add(r keyed) {
@@ -216,6 +223,9 @@ func TestCompactionIsWhatAReferenceDoes(t *testing.T) {
 			if p.LogEnd() != g.log.end {
 				t.Fatalf("seed %d: after %s: log end %d, want %d", seed, what, p.LogEnd(), g.log.end)
 			}
+			if p.LogStart() != g.log.start {
+				t.Fatalf("seed %d: after %s: log start %d, want %d", seed, what, p.LogStart(), g.log.start)
+			}
 		}
 		for range 120 {
 			now += r.Int64N(3000)
@@ -263,6 +273,14 @@ func TestCompactionIsWhatAReferenceDoes(t *testing.T) {
 				u := new(Unit)
 				u.PartitionSettings(g.id, set, meta)
 				feed(t, s, u)
+			case 5:
+				if start := g.log.start + r.Int64N(1+(g.log.end-g.log.start)/4); r.IntN(3) == 0 {
+					g.log.truncate(start)
+					u := new(Unit)
+					u.LogStart(g.id, start)
+					feed(t, s, u)
+					check("log start")
+				}
 			default:
 				feed(t, s, g.unit())
 			}
