@@ -129,6 +129,9 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
+// lookupTimeout bounds how long the start waits for the address of a host name.
+const lookupTimeout = 10 * time.Second
+
 // listen binds a TCP address after judging it.
 func (s *Server) listen(addr string) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(addr)
@@ -136,7 +139,10 @@ func (s *Server) listen(addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("%w: %q: %w", ErrAddress, addr, err)
 	}
 	if host != "" && net.ParseIP(host) == nil {
-		if _, err := net.DefaultResolver.LookupHost(context.Background(), host); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+		_, err := net.DefaultResolver.LookupHost(ctx, host)
+		cancel()
+		if err != nil {
 			return nil, &ListenError{addr, systemError(err)}
 		}
 	}
