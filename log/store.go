@@ -52,8 +52,8 @@ type Options struct {
 	// wait, twice RoundBytes at least, or somebody waits for the writer.
 	WritePause time.Duration
 	// ReadPause is what readers of history wait for each MiB that they read from files, all together, while entries are
-	// being applied, so that a backlog that is read does not show in the latency of a publish (4 ms, which allows
-	// 250 MB/s; negative: none). They wait as long as the read before took if that is more, 50 ms at most: half of a slow
+	// being applied, so that a backlog that is read does not show in the latency of a publish (10 ms, which allows
+	// 100 MB/s; negative: none). They wait as long as the read before took if that is more, 50 ms at most: half of a slow
 	// disk is theirs. Without writers they do not wait, nor does a reader that the writers would leave behind, and none
 	// waits longer than 2 s.
 	ReadPause time.Duration
@@ -112,7 +112,7 @@ func (o Options) withDefaults() Options {
 		o.WritePause = 4 * time.Millisecond
 	}
 	if o.ReadPause == 0 {
-		o.ReadPause = 4 * time.Millisecond
+		o.ReadPause = 10 * time.Millisecond
 	}
 	if o.FS == nil {
 		o.FS = fsx.Disk()
