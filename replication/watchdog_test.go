@@ -231,10 +231,10 @@ func TestAReadThatHangsIsOnlyNoted(t *testing.T) {
 	go func() { read <- values(t, n, id) }()
 	<-x.held
 	clock.Add(int64(20 * time.Second))
-	eventually(t, "what else was in flight has returned", func() bool { return len(n.Data().disk.Pending(0, nil)) == 1 })
-	if s := n.Data().State(); s.Stalled || len(n.Ready()) > 0 {
-		t.Errorf("stalled by %q; not ready for %q", s.OldestName, n.Ready())
-	}
+	eventually(t, "what else was in flight has returned", func() bool {
+		return len(n.Data().disk.Pending(0, nil)) == 1 && len(n.meta.disk.Pending(0, nil)) == 0
+	})
+	eventually(t, "nothing is stalled, the node is ready", func() bool { return !n.Data().State().Stalled && len(n.Ready()) == 0 })
 	j := (&watchdog{stallAfter: time.Second}).look(n.Data().sight(0))
 	if len(j.note) != 1 || j.stalledBy != "" || j.giveUp != nil {
 		t.Errorf("judged %+v", j)
