@@ -99,15 +99,20 @@ func (p *Partition) push(b *tailBatch) {
 	p.wake()
 }
 
-// fromTail appends batches from offset on that the tail still knows. known is false if the tail begins
-// above from; evicted is the batch at from if its bytes have left memory.
-func (p *Partition) fromTail(from int64, maxBytes int, buf []Batch) (out []Batch, evicted tailBatch, known bool) {
+// fromTail appends batches of [from, end) that the tail still knows. known is false if the tail begins
+// above from; evicted is the batch at from if its bytes have left memory. The tail may already hold a batch
+// that is not yet below the log end: delivered, it would take its reader past the log end, where the next
+// read is refused.
+func (p *Partition) fromTail(from, end int64, maxBytes int, buf []Batch) (out []Batch, evicted tailBatch, known bool) {
 	rows := p.tail.live()
 	if len(rows) == 0 || from < rows[0].base {
 		return buf, tailBatch{}, false
 	}
 	rows = rows[sort.Search(len(rows), func(i int) bool { return rows[i].last >= from }):]
 	for i, n := 0, 0; i < len(rows); i++ {
+		if rows[i].last >= end {
+			break
+		}
 		b := rows[i].batch()
 		if b.Data == nil {
 			if i == 0 {
@@ -139,12 +144,14 @@ func (p *Partition) Read(from int64, maxBytes int, buf []Batch) ([]Batch, error)
 
 func (p *Partition) read(c *Cursor, from int64, maxBytes int, buf []Batch) ([]Batch, error) {
 	for range 8 {
-		if start, end := p.start.Load(), p.end.Load(); from < start || from > end {
+		start, end := p.start.Load(), p.end.Load()
+		switch {
+		case from < start || from > end:
 			return buf, &OffsetRangeError{Partition: p.id, Offset: from, Start: start, End: end}
-		} else if from == end {
+		case from == end:
 			return buf, nil
 		}
-		out, gone, known := p.fromTail(from, maxBytes, buf)
+		out, gone, known := p.fromTail(from, end, maxBytes, buf)
 		switch {
 		case gone.size > 0:
 			// Not in memory. It may be in a file by now, which is the better place to look.

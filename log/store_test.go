@@ -422,3 +422,33 @@ func TestBatchesOfOneProducerInAUnitFollowEachOther(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+// A batch is in the tail before it is below the log end. A reader that got it would ask next for an offset above the
+// log end, be refused, and reset.
+func TestNothingIsReadBeforeItIsBelowTheLogEnd(t *testing.T) {
+	s := openTest(t, Options{})
+	id := PartitionID{TopicID{1}, 0}
+	feed(t, s, openUnit(keepAll, id), appendUnit(id, 10), appendUnit(id, 20))
+	p, _ := s.Partition(id)
+	p.end.Store(1) // the second batch's push is between its two writes
+	for from, want := range []int64{1, 1} {
+		batches, err := p.Read(int64(from), 1<<20, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := int64(from)
+		for _, b := range batches {
+			next = b.Last + 1
+		}
+		if next != want {
+			t.Errorf("a reader at %d goes on at %d; the log end is %d", from, next, p.LogEnd())
+		}
+	}
+	if at, _, ok, err := p.OffsetForTime(5); err != nil || !ok || at != 0 {
+		t.Errorf("offset %d for the time, %v, %v", at, ok, err)
+	}
+	p.end.Store(2)
+	if batches, err := p.Read(0, 1<<20, nil); err != nil || len(batches) != 2 {
+		t.Errorf("%d batches, %v", len(batches), err)
+	}
+}
