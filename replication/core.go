@@ -121,9 +121,9 @@ func (c *core) target() int64 {
 	return min(restEntryBytes, int64(c.maxEntryBytes))
 }
 
-// pack takes the next entry off the queue, encodes it with the append time now (ns), or the one before if
-// that was later, and registers its flight. Nil: nothing to do. One goroutine at a time.
-func (c *core) pack(now int64) *flight {
+// pack takes the next entry off the queue, encodes it with the append time that the clock now (ns) gives, or
+// the one before if that was later, and registers its flight. Nil: nothing to do. One goroutine at a time.
+func (c *core) pack(now func() int64) *flight {
 	c.mu.Lock()
 	if !c.mayPack() {
 		c.mu.Unlock()
@@ -153,7 +153,7 @@ func (c *core) pack(now int64) *flight {
 		c.mu.head = end
 	}
 	c.mu.waitingBytes -= f.bytes
-	c.mu.last = max(c.mu.last, now)
+	c.mu.last = max(c.mu.last, now()) // after the last unit came in: none is stamped with a time before it was proposed
 	stamp := c.mu.last
 	c.mu.flightBytes += f.bytes
 	c.mu.appending++

@@ -50,7 +50,7 @@ func TestPackingIsNaturalBatching(t *testing.T) {
 	if !add(t, c, 100, nil) {
 		t.Fatal("an idle shard does not pack at once")
 	}
-	a := c.pack(10)
+	a := c.pack(at(10))
 	if a == nil || len(a.props) != 1 || !c.launch(a) {
 		t.Fatalf("first entry %+v", a)
 	}
@@ -59,13 +59,13 @@ func TestPackingIsNaturalBatching(t *testing.T) {
 			t.Fatal("a small entry is packed while an append runs")
 		}
 	}
-	if c.pack(11) != nil {
+	if c.pack(at(11)) != nil {
 		t.Fatal("packed while an append runs")
 	}
 	if !c.appended(1) {
 		t.Fatal("the end of the append does not wake the packer")
 	}
-	b := c.pack(12)
+	b := c.pack(at(12))
 	if b == nil || len(b.props) != 50 {
 		t.Fatalf("what came in during the append is not one entry: %v", b)
 	}
@@ -74,11 +74,11 @@ func TestPackingIsNaturalBatching(t *testing.T) {
 	for range 30 {
 		add(t, c, 100<<10, nil)
 	}
-	full := c.pack(13)
+	full := c.pack(at(13))
 	if full == nil || full.bytes > saturatedEntryBytes || full.bytes < saturatedEntryBytes-110<<10 {
 		t.Fatalf("saturated entry %v", full)
 	}
-	if c.pack(14) != nil {
+	if c.pack(at(14)) != nil {
 		t.Fatal("three entries between packer and append")
 	}
 }
@@ -92,7 +92,7 @@ func TestEntriesFitTheLog(t *testing.T) {
 		add(t, c, 30<<10, nil)
 	}
 	for packed := 0; packed < 100; {
-		f := c.pack(1)
+		f := c.pack(at(1))
 		if f == nil || !c.launch(f) {
 			t.Fatalf("nothing is packed after %d units", packed)
 		}
@@ -113,7 +113,7 @@ func TestAppendTimesNeverFall(t *testing.T) {
 	last := int64(500)
 	for _, now := range []int64{90, 600, 599, 1, 700} {
 		add(t, c, 10, nil)
-		f := c.pack(now)
+		f := c.pack(at(now))
 		c.launch(f)
 		e, err := log.DecodeEntry(f.data)
 		if err != nil {
@@ -136,7 +136,7 @@ func TestBytesInFlightAreBounded(t *testing.T) {
 		t.Fatalf("second unit: %v", err)
 	}
 	room := c.waitRoom()
-	f := c.pack(1)
+	f := c.pack(at(1))
 	c.launch(f)
 	c.appended(1)
 	c.applied(f.data, []log.Result{{}})
@@ -166,7 +166,7 @@ func TestLostLeadershipAnswersByWhatMayHaveHappened(t *testing.T) {
 		}
 	}
 	add(t, c, 10, note("flying"))
-	f := c.pack(1)
+	f := c.pack(at(1))
 	c.launch(f)
 	add(t, c, 10, note("waiting"))
 	c.lost(nil)
@@ -233,7 +233,7 @@ func TestEveryProposalGetsOneTrueAnswer(t *testing.T) {
 					id++
 				}
 			case "pack":
-				if f := c.pack(1); f != nil {
+				if f := c.pack(at(1)); f != nil {
 					take(f)
 					if c.launch(f) {
 						submitted = append(submitted, f)
@@ -296,5 +296,25 @@ func TestEveryProposalGetsOneTrueAnswer(t *testing.T) {
 func TestOutcomesHaveNames(t *testing.T) {
 	if got := fmt.Sprint(Yes, No, Unknown, Outcome(9)); got != "yes no unknown outcome-9" {
 		t.Error(got)
+	}
+}
+
+// at is a clock that stands.
+func at(ns int64) func() int64 { return func() int64 { return ns } }
+
+func TestNoUnitIsStampedWithATimeBeforeItWasProposed(t *testing.T) {
+	c := leadingCore(t, 64<<20)
+	add(t, c, 10, nil)
+	// The clock is read when the entry's units are known, so that a unit that comes in late is not dated back.
+	looked := false
+	f := c.pack(func() int64 {
+		looked = true
+		if n := len(c.mu.waiting) - c.mu.head; n != 0 {
+			t.Errorf("the clock was read while %d units were still to be taken", n)
+		}
+		return 7
+	})
+	if f == nil || !looked {
+		t.Fatalf("flight %v, clock read %v", f, looked)
 	}
 }

@@ -93,7 +93,7 @@ func TestAnEntryWaitsForTheDiskIfAnyOfItsUnitsDoes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if f := core.pack(1); f == nil || f.semi != c.want {
+		if f := core.pack(at(1)); f == nil || f.semi != c.want {
 			t.Errorf("%d units: semi %v, want %v", len(c.units), f.semi, c.want)
 		}
 	}

@@ -103,7 +103,7 @@ func (s *MemShard) append(data []byte) {
 
 // Pack appends one entry of what waits, and says whether anything did.
 func (s *MemShard) Pack() bool {
-	f := s.core.pack(s.now())
+	f := s.core.pack(s.now)
 	if f == nil || !s.core.launch(f) {
 		return false
 	}

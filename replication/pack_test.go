@@ -46,13 +46,13 @@ func TestWhatLetsTheNextEntryGo(t *testing.T) {
 		if !add(t, s.core, 10, func(Result) { answered = true }) {
 			t.Fatal("an idle shard does not pack")
 		}
-		first := s.core.pack(1)
+		first := s.core.pack(at(1))
 		s.core.launch(first)
-		if add(t, s.core, 10, nil) || s.core.pack(2) != nil {
+		if add(t, s.core, 10, nil) || s.core.pack(at(2)) != nil {
 			t.Fatal("packed while the append of the one before runs")
 		}
 		s.appended(1, 10)
-		second := s.core.pack(3)
+		second := s.core.pack(at(3))
 		if got := kicked(); got == solo || (second != nil) == solo {
 			t.Errorf("solo %v: with the end of the append the packer is woken: %v, packs: %v", solo, got, second != nil)
 		}
@@ -61,7 +61,7 @@ func TestWhatLetsTheNextEntryGo(t *testing.T) {
 			add(t, s.core, 10, nil)
 		}
 		s.machine = watchedMachine{apply: func() {
-			second := s.core.pack(4)
+			second := s.core.pack(at(4))
 			if got := kicked(); got != solo || (second != nil) != solo {
 				t.Errorf("solo %v: when the entry is applied the packer is woken: %v, packs: %v", solo, got, second != nil)
 			}
@@ -96,25 +96,25 @@ func TestAGroupThatGrowsPacksLikeALargerOne(t *testing.T) {
 		t.Fatal("a group of one is not known as one")
 	}
 	add(t, s.core, 10, nil)
-	first := s.core.pack(1)
+	first := s.core.pack(at(1))
 	s.core.launch(first)
 	add(t, s.core, 10, nil)
 	s.appended(1, 10)
-	if s.core.pack(2) != nil {
+	if s.core.pack(at(2)) != nil {
 		t.Fatal("a group of one packs when the append has returned")
 	}
 	f.ApplyBatch([]*raft.Log{config("disk", "b", "c")})
-	second := s.core.pack(3)
+	second := s.core.pack(at(3))
 	if s.solo.Load() || second == nil {
 		t.Fatalf("solo %v, the next entry is %v", s.solo.Load(), second)
 	}
 	s.core.launch(second)
 	add(t, s.core, 10, nil)
 	f.ApplyBatch([]*raft.Log{{Type: raft.LogCommand, Data: first.data}, {Type: raft.LogCommand, Data: nil}})
-	if s.core.pack(4) != nil {
+	if s.core.pack(at(4)) != nil {
 		t.Error("packed while the append of the one before runs")
 	}
-	if s.appended(1, 10); s.core.pack(5) == nil {
+	if s.appended(1, 10); s.core.pack(at(5)) == nil {
 		t.Error("a larger group does not pack when the append has returned")
 	}
 	if f.ApplyBatch([]*raft.Log{config("b")}); s.solo.Load() {

@@ -500,10 +500,12 @@ func (s *Shard) packNow() {
 	}
 }
 
+func (s *Shard) nowNS() int64 { return s.o.Now().UnixNano() }
+
 // packWaiting hands entries to raft, in order. The caller has the turn.
 func (s *Shard) packWaiting() {
 	for {
-		f := s.core.pack(s.o.Now().UnixNano())
+		f := s.core.pack(s.nowNS)
 		if f == nil || !s.core.launch(f) {
 			return
 		}
