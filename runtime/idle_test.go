@@ -183,7 +183,7 @@ func TestWindowsOnAppendTimeHoldTheRowsOfTheirTime(t *testing.T) {
 			if strings.Contains(line, `"window_start":"`+at+`"`) {
 				got++
 				if !strings.Contains(line, `"n":`+itoa(n)+`,"s":`+itoa(n)+`}`) {
-					t.Errorf("window %s has %d rows: %s", at, n, line)
+					t.Errorf("window %s has %d rows: %s; %+v", at, n, line, r.status("m/sums").Counters)
 				}
 			}
 		}

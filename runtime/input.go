@@ -28,6 +28,18 @@ type item struct {
 	skipped  int64 // offsets before the item that were gone before they were read
 }
 
+// begins is the append time of the item's first record.
+func (it *item) begins() operators.EventTime {
+	at := it.appended
+	if it.rows != nil {
+		at = min(at, it.rows.AppendTime[0])
+	}
+	if len(it.invalid) > 0 {
+		at = min(at, it.invalid[0].AppendTime)
+	}
+	return at
+}
+
 func (it *item) release() {
 	if it.rows != nil {
 		it.rows.Release()

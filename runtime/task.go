@@ -427,12 +427,15 @@ func (l *life) answered(r replication.Result) error {
 func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 	c := l.chain
 	to := append([]log.Cut(nil), l.from...)
-	horizon := l.horizon()
+	horizon, waits := l.horizon()
 	for _, p := range l.inputs.parts {
 		for len(p.pending) > 0 && c.used() < l.outputBytes && p.pending[0].appended <= horizon && !l.limit.reached {
 			to[p.index].Offset = l.takeItem(p)
 			did = true
 		}
+	}
+	if waits {
+		l.taken(horizon)
 	}
 	if c.sink.refused != nil {
 		return false, fmt.Errorf("%w: %s: a row failed, and its module says `fail`: %s; mend the source or the module, then resume", errPaused, l.pl.Name, c.sink.refused)
@@ -516,15 +519,15 @@ func (l *life) takeItem(p *input) (next int64) {
 
 // horizon is the append time up to which rows may be taken: without windows on append time, any. With
 // them it is the append time that every partition has reached, so that a window holds the same rows
-// however the partitions are read.
-func (l *life) horizon() operators.EventTime {
+// however the partitions are read. waits says that there is something for which append time may pass.
+func (l *life) horizon() (h operators.EventTime, waits bool) {
 	if !l.chain.onAppend {
-		return operators.MaxEventTime
+		return operators.MaxEventTime, false
 	}
-	h := operators.MaxEventTime
+	h = operators.MaxEventTime
 	now := l.store.AppendTime() // before the log ends: what is appended later is not older
 	_, rows := l.chain.stateSize()
-	waits := rows > 0 // for time to pass
+	waits = rows > 0
 	for i, p := range l.inputs.parts {
 		switch n := len(p.pending); {
 		case n > 0:
@@ -535,10 +538,18 @@ func (l *life) horizon() operators.EventTime {
 			h = min(h, l.chain.inputs[i].appended)
 		}
 	}
-	if waits {
-		l.chain.frontier = max(l.chain.frontier, h)
+	return h, waits
+}
+
+// taken moves the frontier of append time to h, or as far as what is still pending allows: an item that reaches
+// past the horizon, or that did not fit into the step, begins below it.
+func (l *life) taken(h operators.EventTime) {
+	for _, p := range l.inputs.parts {
+		if len(p.pending) > 0 {
+			h = min(h, p.pending[0].begins())
+		}
 	}
-	return h
+	l.chain.frontier = max(l.chain.frontier, h)
 }
 
 // appendDue says whether time alone may close a window on append time.

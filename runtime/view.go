@@ -290,7 +290,7 @@ func (v *View) Fetch(ctx context.Context, partition int32, from int64, maxBytes 
 	}
 	defer v.pool.Put(c)
 	if end := p.LogEnd(); from < f.LogStart || from > end {
-		return f, &log.OffsetRangeError{Start: f.LogStart, End: end}
+		return f, &log.OffsetRangeError{Partition: p.ID(), Offset: from, Start: f.LogStart, End: end}
 	}
 	at, read, bytes := st.skip(from), 0, 0
 	var batches []log.Batch

@@ -61,9 +61,9 @@ type Options struct {
 
 	Size  time.Duration
 	Every time.Duration // zero: Size, a tumbling window
-	// OnAppend puts rows into windows of append time. Such windows close when a row, or ObserveAppend,
-	// shows an append time at or past their end, at the next Advance; Advance's own watermark closes
-	// them only when it is MaxEventTime. Rows must come in the order of append time across Advances.
+	// OnAppend puts rows into windows of append time. Such windows close when ObserveAppend has told an
+	// append time at or past their end, at the next Advance; Advance's own watermark closes them only
+	// when it is MaxEventTime.
 	OnAppend bool
 
 	// EmitRows bounds the rows that leave in one Advance, so that a step stays small; More tells that
@@ -109,7 +109,7 @@ type Aggregate struct {
 	keys        *groupKeys
 	groups      *state.Windows
 	members     *state.Windows // what count_distinct has seen
-	appended    int64          // largest append time seen
+	appended    int64          // below it, every row on append time has come
 	closed      int64          // append time up to which windows have closed
 	emit        emission
 	n           counters

@@ -33,11 +33,6 @@ func (a *Aggregate) judge(b *operators.Batch) {
 			a.rows = append(a.rows, int32(i))
 		}
 	}
-	if a.o.OnAppend {
-		for _, ts := range times {
-			a.appended = max(a.appended, ts)
-		}
-	}
 }
 
 // times are the times by which rows fall into windows.

@@ -63,8 +63,8 @@ func (e *emission) close() {
 	e.by, e.slots = nil, nil
 }
 
-// ObserveAppend tells that the log has reached append time ts: windows on append time that end at or
-// before it close at the next Advance, without waiting for a row.
+// ObserveAppend tells that every row appended before ts has come: windows on append time that end at or
+// before it close at the next Advance. Rows alone close none: those of another partition may be older.
 func (a *Aggregate) ObserveAppend(ts operators.EventTime) { a.appended = max(a.appended, ts) }
 
 // Advance implements operators.Operator. With Options.EmitRows it may leave rows behind: More tells, and

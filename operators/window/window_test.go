@@ -188,7 +188,7 @@ func (sc *scenario) outTypes() []scalar.Type {
 }
 
 func randomScenario(r *rand.Rand) *scenario {
-	sc := &scenario{lag: int64(r.IntN(30))}
+	sc := &scenario{lag: int64(r.IntN(30)), append: r.IntN(4) == 0}
 	sc.by = [][]int{{colTag}, {colKey}, {}, {colInt, colKey}, {colFloat}, {colTag, colFlag, colDec, colList}, {colUint}}[r.IntN(7)]
 	sc.every = time.Duration(5 + r.IntN(20))
 	sc.size = sc.every
@@ -207,7 +207,7 @@ func randomScenario(r *rand.Rand) *scenario {
 			if far && r.IntN(10) == 0 {
 				ts = r.Int64N(1e6) - 5e5
 			}
-			row := row{ts: ts, partition: int32(p), offset: int64(10*p + 2*i), behind: w, values: randomValues(r, extreme)}
+			row := row{ts: ts, partition: int32(p), offset: int64(10*p + 2*i), behind: w, appended: now, values: randomValues(r, extreme)}
 			if r.IntN(40) == 0 {
 				row.ts = operators.MaxEventTime // its windows are out of range
 			} else if !far || ts < 1e3 {
@@ -262,13 +262,17 @@ func (sc *scenario) naive() (lines, late, fails []string) {
 	size, every := int64(sc.size), int64(sc.every)
 	for _, part := range sc.rows {
 		for _, r := range part {
-			if r.ts > math.MaxInt64/2 {
+			at, behind := r.ts, r.behind
+			if sc.append {
+				at, behind = r.appended, operators.MinEventTime
+			}
+			if at > math.MaxInt64/2 {
 				fails = append(fails, fmt.Sprintf("E0605 window: row %d/%d", r.partition, r.offset))
 				continue
 			}
 			var starts []int64
-			for s := scalar.FloorDiv(r.ts, every) * every; s+size > r.ts; s -= every {
-				if s+size > r.behind {
+			for s := scalar.FloorDiv(at, every) * every; s+size > at; s -= every {
+				if s+size > behind {
 					starts = append(starts, s)
 				}
 			}
@@ -556,6 +560,15 @@ func (sc *scenario) run(t *testing.T, r *rand.Rand, alloc memory.Allocator) *sin
 		}
 		return w
 	}
+	appended := func() int64 { // every row before it has come
+		at := operators.MaxEventTime
+		for p, rows := range sc.rows {
+			if next[p] < len(rows) {
+				at = min(at, rows[next[p]].appended)
+			}
+		}
+		return at
+	}
 	check := func() {
 		s := a.Stats()
 		if s.In != s.Folded+s.Late+s.Failed || s.Groups != s.Out+s.ResultsFailed+a.groups.Rows() {
@@ -572,6 +585,9 @@ func (sc *scenario) run(t *testing.T, r *rand.Rand, alloc memory.Allocator) *sin
 			next[p] += n
 		}
 		w := watermark()
+		if sc.append {
+			a.ObserveAppend(appended())
+		}
 		a.Advance(w, s)
 		done = w == operators.MaxEventTime && !a.More()
 		check()
