@@ -31,7 +31,10 @@ type rig struct {
 	eng  *runtime.Engine
 }
 
-func newRig(t testing.TB) *rig {
+func newRig(t testing.TB) *rig { return newRigWith(t, runtime.Options{}) }
+
+// newRigWith sets what the engine may vary: the sizes of batches and steps, and its workers.
+func newRigWith(t testing.TB, o runtime.Options) *rig {
 	t.Helper()
 	no := replication.NodeOptions{Dir: "/data", FS: fsx.NewMem(), RetentionEvery: -1}
 	no.Data.WALSegmentBytes = 16 << 20
@@ -42,7 +45,8 @@ func newRig(t testing.TB) *rig {
 	// The engine's clock stands still, so that no partition is ever idle: tests write one partition after
 	// the other, and on a slow machine a mark for the silent ones would make their rows late.
 	began := time.Now()
-	r := &rig{t: t, node: node, eng: runtime.New(node, runtime.Options{Now: func() time.Time { return began }})}
+	o.Now = func() time.Time { return began }
+	r := &rig{t: t, node: node, eng: runtime.New(node, o)}
 	t.Cleanup(func() {
 		r.eng.Close()
 		if err := node.Close(); err != nil {
