@@ -47,7 +47,7 @@ func (e *explainer) pipeline(p *plan.Pipeline) {
 	fmt.Fprintf(&e.b, "pipeline %s, version %s\n", p.Name, p.Version)
 	e.source(p.Source, p.Needed)
 	e.stages(p.Stages, p.Source.Schema.Columns)
-	e.line("into     topic %s, %s, %s", p.Output.Name, formatText(p.Output.Format), keyText(p.Output.Schema.Columns, p.Output.Key))
+	e.line("into     %s %s, %s, %s", kindText(p.Output), p.Output.Name, formatText(p.Output.Format), keyText(p.Output.Schema.Columns, p.Output.Key))
 	e.line("columns  %s", columnsText(p.Output.Schema.Columns))
 	e.line("shuffles %d", shuffles(p.Stages))
 	e.line("state    %s", stateText(p))
@@ -62,12 +62,12 @@ func (e *explainer) view(v *plan.View) {
 	fmt.Fprintf(&e.b, "view %s (evaluated while delivering, stores nothing)\n", v.Name)
 	e.source(v.Source, v.Needed)
 	e.stages(v.Stages, v.Source.Schema.Columns)
-	e.line("as       topic %s, %s, %s", v.Topic.Name, formatText(v.Topic.Format), keyText(v.Topic.Schema.Columns, v.Topic.Key))
+	e.line("as       %s %s, %s, %s", kindText(v.Topic), v.Topic.Name, formatText(v.Topic.Format), keyText(v.Topic.Schema.Columns, v.Topic.Key))
 	e.line("columns  %s", columnsText(v.Topic.Schema.Columns))
 }
 
 func (e *explainer) source(t *plan.Topic, needed []bool) {
-	e.line("from     topic %s, %s, %s", t.Name, formatText(t.Format), keyText(t.Schema.Columns, t.Key))
+	e.line("from     %s %s, %s, %s", kindText(t), t.Name, formatText(t.Format), keyText(t.Schema.Columns, t.Key))
 	var read, skip []string
 	for i, c := range t.Schema.Columns {
 		if i < len(needed) && needed[i] {
@@ -97,6 +97,8 @@ func (e *explainer) stages(stages []plan.Stage, cols []plan.Column) {
 			e.line("%-8s %s%s", st.Word, listText(names(st.Out.Columns, st.OutKey)), shuffleText(st.Shuffle))
 		case plan.StageAggregate:
 			e.aggregate(st, cols)
+		case plan.StageChanges:
+			e.line("%-8s keeps the row of each key, to take it back when it is replaced", "changes")
 		}
 		cols = st.Out.Columns
 	}
@@ -171,6 +173,13 @@ func names(cols []plan.Column, idx []int) []string {
 		out[i] = cols[k].Name
 	}
 	return out
+}
+
+func kindText(t *plan.Topic) string {
+	if t.Table {
+		return "table"
+	}
+	return "topic"
 }
 
 func listText(list []string) string {

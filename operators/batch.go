@@ -64,7 +64,7 @@ func (b *Batch) With(columns []arrow.Array) *Batch {
 	return &Batch{
 		Columns: columns, Rows: b.Rows, Time: b.Time,
 		Partition: b.Partition, Behind: b.Behind, Offsets: b.Offsets, AppendTime: b.AppendTime,
-		Origin: b.Origin, Key: b.Key,
+		Origin: b.Origin, Key: b.Key, Ops: b.Ops,
 		src: b.src.retain(),
 	}
 }
@@ -86,7 +86,7 @@ func (b *Batch) pick(columns []arrow.Array, sel []int32) *Batch {
 	r := &Batch{
 		Columns: columns, Rows: len(sel), Time: pick(b.Time, sel),
 		Partition: b.Partition, Behind: pick(b.Behind, sel), Offsets: pick(b.Offsets, sel),
-		AppendTime: pick(b.AppendTime, sel), Key: pick(b.Key, sel),
+		AppendTime: pick(b.AppendTime, sel), Key: pick(b.Key, sel), Ops: pick(b.Ops, sel),
 		src: b.src.retain(),
 	}
 	if origin := b.Origin; origin != nil {
@@ -118,7 +118,7 @@ func (b *Batch) Slice(from, to int) *Batch {
 	r := &Batch{
 		Columns: columns, Rows: to - from, Time: cut(b.Time, from, to),
 		Partition: b.Partition, Behind: cut(b.Behind, from, to), Offsets: cut(b.Offsets, from, to),
-		AppendTime: cut(b.AppendTime, from, to), Key: cut(b.Key, from, to),
+		AppendTime: cut(b.AppendTime, from, to), Key: cut(b.Key, from, to), Ops: cut(b.Ops, from, to),
 		src: b.src.retain(),
 	}
 	if origin := b.Origin; origin != nil {

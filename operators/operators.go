@@ -46,9 +46,32 @@ type Batch struct {
 	// by the decoder from the record key, replaced by a key stage or an aggregate.
 	Key [][]byte
 
+	// Ops says what each row does in a table or changelog. Nil: every row is an OpInsert, as always in
+	// a stream that only appends.
+	Ops []Op
+
 	refs int32   // owners beyond the first
 	src  *source // what Origin and Key point into
 }
+
+// An Op is what a row of a table or changelog does.
+//
+// In a table, rows are told apart by Batch.Key, which every row has. An insert takes the place of the row
+// with its key, if there is one. A delete says that there is none any more: of such a row only Key and
+// Time mean something, its columns hold nothing. In a changelog a row that is replaced is taken back
+// first: a delete has the columns of the row that goes.
+type Op uint8
+
+// OpFinal is an OpInsert after which no row with its key follows, so that what is kept for the key can go;
+// the row itself stays.
+const (
+	OpInsert Op = iota
+	OpDelete
+	OpFinal
+)
+
+// Deletes says whether row i is a delete.
+func (b *Batch) Deletes(i int) bool { return b.Ops != nil && b.Ops[i] == OpDelete }
 
 // Origin is the source record of a row. The slices belong to the batch.
 type Origin struct {

@@ -311,6 +311,8 @@ func (e *Engine) topicBreaks(cat *replication.Catalog, name string, p *plan.Modu
 func differs(stored, declared *plan.Topic, partitions int32) string {
 	a, b := shapeOf(stored), shapeOf(declared)
 	switch {
+	case stored.Table != declared.Table:
+		return "kind: one of them is a table"
 	case a.Schema != b.Schema:
 		return "schema"
 	case a.Key != b.Key:
@@ -478,11 +480,20 @@ func (e *Engine) createTopic(ctx context.Context, s replication.TopicSpec) error
 func topicSpec(t *plan.Topic, partitions int32, schema []byte) replication.TopicSpec {
 	set := replication.DefaultSettings()
 	s := replication.TopicSpec{Name: t.Name, Partitions: partitions, Settings: &set, Configs: map[string]string{}, Schema: schema}
+	if t.Table {
+		s.Settings.Compact, s.Configs[cleanupPolicy] = true, "compact"
+		if t.Retain > 0 {
+			s.Configs[cleanupPolicy] = "compact,delete"
+		}
+	}
 	retain(t, s.Settings, s.Configs)
 	return s
 }
 
-const retentionMs = "retention.ms"
+const (
+	retentionMs   = "retention.ms"
+	cleanupPolicy = "cleanup.policy"
+)
 
 // retain puts the declared retention into settings.
 func retain(t *plan.Topic, set *log.PartitionSettings, configs map[string]string) {
@@ -493,7 +504,7 @@ func retain(t *plan.Topic, set *log.PartitionSettings, configs map[string]string
 	}
 	ms := t.Retain.Milliseconds()
 	configs[retentionMs] = strconv.FormatInt(ms, 10)
-	if configs["cleanup.policy"] != "compact" { // which deletes nothing by time
+	if configs[cleanupPolicy] != "compact" { // which deletes nothing by time
 		set.RetentionMs = ms
 	}
 }

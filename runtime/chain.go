@@ -91,6 +91,8 @@ func (c *chain) into(s *stageRun, b *operators.Batch, from string) {
 	switch s.op.(type) {
 	case *operators.Filter:
 		n.Filtered += rest
+	case *operators.TableFilter, *operators.TableProject:
+		n.Deleted -= rest
 	case operators.Stateful:
 		n.Folded += rest
 	}
@@ -113,8 +115,9 @@ func newChain(pl *plan.Pipeline, outs sideOutputs, emitRows int, alloc memory.Al
 		encoder: enc, key: pl.Output.Key, types: types(pl.Output.Schema), counters: &c.counters,
 		refuse:   refusals(pl),
 		keepPart: keepsPartition(pl) && len(outs.main.partitions) == len(outs.source),
+		keyed:    typeOf(pl) != plan.StreamAppend,
 	}
-	if !c.sink.keepPart && !aggregates(pl) && len(outs.source) > 1 {
+	if !c.sink.keepPart && !aggregates(pl) && len(outs.source) > 1 && !c.sink.keyed {
 		c.sink.release = &releaser{}
 	}
 	if err := c.clock.init(pl.Source, alloc); err != nil {
@@ -170,11 +173,17 @@ func buildStage(input plan.Schema, st *plan.Stage, emitRows int, alloc memory.Al
 		if err != nil {
 			return nil, err
 		}
+		if st.Type == plan.StreamTable {
+			return operators.NewTableFilter(p), nil
+		}
 		return operators.NewFilter(p, alloc), nil
 	case plan.StageProject:
 		p, err := low.program(exprsOf(st.Project))
 		if err != nil {
 			return nil, err
+		}
+		if st.Type == plan.StreamTable {
+			return operators.NewTableProject(p), nil
 		}
 		return operators.NewProject(p, types(st.Out), alloc), nil
 	case plan.StageKey:
@@ -250,7 +259,7 @@ func (ec *eventClock) stamp(b *operators.Batch) []invalidRow {
 	case ec.append:
 		b.Time = append([]int64(nil), b.AppendTime...)
 	case ec.program != nil:
-		r, err := ec.program.Eval(b, nil)
+		r, err := ec.program.Eval(b, nil) // of a delete too: it has the record's time, whatever this gives
 		if err != nil {
 			panic("runtime: event time: " + err.Error()) // program and schema come from one plan
 		}
@@ -260,6 +269,10 @@ func (ec *eventClock) stamp(b *operators.Batch) []invalidRow {
 		errs := r.Errors
 		for i := range times {
 			switch {
+			case b.Deletes(i):
+				if times[i] = b.Time[i]; len(errs) > 0 && errs[0].Row == i {
+					errs = errs[1:]
+				}
 			case len(errs) > 0 && errs[0].Row == i:
 				bad = append(bad, invalidRow{i, errs[0].Code, "event time " + ec.text})
 				errs = errs[1:]
@@ -348,6 +361,9 @@ func positions(bad, rows []int64, invalid []codec.Invalid) []int {
 func (c *chain) rows(p int, b *operators.Batch) {
 	c.counters.In += int64(b.Rows)
 	bad := c.clock.stamp(b)
+	if t := c.pl.Source; t.Table && !t.Derived {
+		bad = withWrongKeys(bad, b, t)
+	}
 	in := &c.inputs[p]
 	// In a derived topic a row that was behind there says so; elsewhere such a header means nothing.
 	behind := b.Behind

@@ -11,7 +11,7 @@ import (
 // exact as the output. After any step, and after any crash,
 //
 //	In = Invalid + rows into the first stage
-//	a stage's In = Out + Filtered + Failed          (stages without state)
+//	a stage's In = Out + Filtered + Failed - Deleted (stages without state)
 //	a stage's In = Folded + Late + Failed           (windows)
 //	rows out of the last stage = Out + Held + Unwritten
 //	Late = the stages' Late, Failed = the stages' Failed and Lost, and Unwritten
@@ -20,7 +20,7 @@ type Counters struct {
 	Invalid   int64 `json:"invalid"`   // failed before the first stage
 	Late      int64 `json:"late"`      // given up by a stage that had closed
 	Failed    int64 `json:"failed"`    // failed in a stage, or when they were written
-	Unwritten int64 `json:"unwritten"` // of these: failed when they were written
+	Unwritten int64 `json:"unwritten"` // of these: failed when they were written; a table has a delete of their keys, not counted
 	Out       int64 `json:"out"`       // rows written to the derived topic
 	Held      int64 `json:"held"`      // rows that wait for the watermark before they are written
 	Skipped   int64 `json:"skipped"`   // offsets of the source that were gone before they were read
@@ -38,6 +38,8 @@ type StageCounters struct {
 	Failed   int64  `json:"failed"`
 	Folded   int64  `json:"folded"` // rows that went into groups
 	Lost     int64  `json:"lost"`   // groups whose result failed
+	// Deleted rows of a table have failed, and also went on as deletes of their keys.
+	Deleted int64 `json:"deleted,omitempty"`
 }
 
 func (c *Counters) clone() Counters {
@@ -51,14 +53,14 @@ func (c *Counters) fields() []*int64 {
 }
 
 func (s *StageCounters) fields() []*int64 {
-	return []*int64{&s.In, &s.Out, &s.Filtered, &s.Late, &s.Failed, &s.Folded, &s.Lost}
+	return []*int64{&s.In, &s.Out, &s.Filtered, &s.Late, &s.Failed, &s.Folded, &s.Lost, &s.Deleted}
 }
 
-const extraVersion = 1
+const extraVersion = 2
 
 // appendExtra encodes what a progress operation carries beside cuts and watermarks: a version, the
 // counters, and for each source partition, in the order of the cuts, the largest event time and the
-// append time of the last row. All are varints.
+// append time of the last row. All are varints. Version 1 has no Deleted.
 func appendExtra(dst []byte, c *Counters, inputs []inputState) []byte {
 	dst = append(dst, extraVersion)
 	for _, v := range c.fields() {
@@ -82,9 +84,10 @@ var errExtra = errors.New("runtime: unknown counters in the progress of a pipeli
 
 // parseExtra fills c, whose stages are those of the plan, and the inputs, in the order of the cuts.
 func parseExtra(b []byte, c *Counters, inputs []*inputState) error {
-	if len(b) == 0 || b[0] != extraVersion {
+	if len(b) == 0 || b[0] == 0 || b[0] > extraVersion {
 		return errExtra
 	}
+	skip := extraVersion - int(b[0]) // fields at the end of a stage's
 	b = b[1:]
 	ok := true
 	read := func(to *int64) {
@@ -108,7 +111,8 @@ func parseExtra(b []byte, c *Counters, inputs []*inputState) error {
 	}
 	count(len(c.Stages))
 	for i := range c.Stages {
-		for _, to := range c.Stages[i].fields() {
+		fields := c.Stages[i].fields()
+		for _, to := range fields[:len(fields)-skip] {
 			read(to)
 		}
 	}

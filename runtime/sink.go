@@ -101,6 +101,7 @@ type sink struct {
 	key      []int // key columns
 	types    []scalar.Type
 	keepPart bool      // rows stay in their source partition
+	keyed    bool      // rows are those of a table or changelog: they have their keys, and may be deletes
 	release  *releaser // or wait for the watermark
 	counters *Counters
 	bytes    int // encoded since the last take
@@ -141,7 +142,10 @@ type asideRow struct {
 // write encodes the rows of a batch for the derived topic. It owns b.
 func (s *sink) write(b *operators.Batch, stage string) {
 	defer b.Release()
-	keys, keyErrs := encodeKeys(b, s.key, s.types)
+	keys, keyErrs := b.Key, []operators.RowError(nil)
+	if !s.keyed {
+		keys, keyErrs = encodeKeys(b, s.key, s.types)
+	}
 	var errs []operators.RowError
 	for i := range b.Rows {
 		if len(keyErrs) > 0 && keyErrs[0].Row == i {
@@ -149,8 +153,12 @@ func (s *sink) write(b *operators.Batch, stage string) {
 			keyErrs = keyErrs[1:]
 			continue
 		}
-		value, code := s.encoder.Encode(s.value[:0], b, i)
-		s.value = value[:0]
+		var value []byte
+		var code scalar.Code
+		if !b.Deletes(i) {
+			value, code = s.encoder.Encode(s.value[:0], b, i)
+			s.value = value[:0]
+		}
 		var key []byte
 		if keys != nil {
 			key = keys[i]
@@ -160,7 +168,11 @@ func (s *sink) write(b *operators.Batch, stage string) {
 		}
 		if code != 0 {
 			errs = append(errs, operators.RowError{Row: i, Code: code, Expr: "encode " + s.main.name})
-			continue
+			if !s.keyed || len(key) > maxOutputRecord {
+				continue
+			}
+			value = nil // the row before it is replaced
+			s.counters.Out--
 		}
 		row := heldRow{partition: s.partition(b, i, key), time: b.Time[i], key: key, value: value}
 		if b.Behind != nil && b.Time[i] < b.Behind[i] {
@@ -408,6 +420,17 @@ func keepsPartition(pl *plan.Pipeline) bool {
 		}
 	}
 	return true
+}
+
+// typeOf is the type of the rows that leave the last stage.
+func typeOf(pl *plan.Pipeline) plan.StreamType {
+	switch {
+	case len(pl.Stages) > 0:
+		return pl.Stages[len(pl.Stages)-1].Type
+	case pl.Source.Table:
+		return plan.StreamTable
+	}
+	return plan.StreamAppend
 }
 
 func aggregates(pl *plan.Pipeline) bool {

@@ -194,7 +194,11 @@ func (c *viewChain) eval(b *log.Batch, partition int32, from int64) (out []byte,
 	if rows == nil {
 		return nil, -1
 	}
-	if bad := c.clock.stamp(rows); len(bad) > 0 {
+	bad := c.clock.stamp(rows)
+	if t := c.view.view.Source; t.Table && !t.Derived {
+		bad = withWrongKeys(bad, rows, t)
+	}
+	if len(bad) > 0 {
 		for _, r := range bad {
 			c.fail(rows.Offsets[r.row], r.detail)
 		}
@@ -228,10 +232,17 @@ func (s viewStage) Emit(b *operators.Batch) {
 	}
 	defer b.Release()
 	c := s.chain
-	keys, bad := encodeKeys(b, c.key, c.types)
+	keys, bad := b.Key, []operators.RowError(nil)
+	if !c.view.view.Topic.Table {
+		keys, bad = encodeKeys(b, c.key, c.types)
+	}
 	for i := range b.Rows {
-		value, code := c.encoder.Encode(c.value[:0], b, i)
-		c.value = value[:0]
+		var value []byte
+		var code scalar.Code
+		if !b.Deletes(i) {
+			value, code = c.encoder.Encode(c.value[:0], b, i)
+			c.value = value[:0]
+		}
 		var key []byte
 		if keys != nil {
 			key = keys[i]

@@ -274,6 +274,10 @@ func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
 	stage := plan.Stage{Kind: plan.StageAggregate, Word: "agg", Pos: c.src.pos(int(st.Pos))}
 	agg := &plan.Aggregate{}
 	good := c.aggWindow(f, st, clauses, agg)
+	if f.stream != plan.StreamAppend && !f.unknown {
+		c.notBuilt("agg-table", "`agg` over a table", c.wordSpan(st.Pos), "")
+		good = false
+	}
 	c.aggEmit(f, clauses["emit"])
 	if cl := clauses["state"]; cl != nil {
 		c.notBuilt("state", "`state`", span{int(cl.Pos), int(cl.End)}, "state that outlives its window").
@@ -367,6 +371,7 @@ func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
 	stage.OutKey = key
 	f.push(stage)
 	f.lost = nil
+	f.start = startColumn{is: f.stream == plan.StreamAppend, column: len(agg.By)}
 	f.stateful = true
 	f.meta = metaTime
 	f.facts = nil
@@ -470,11 +475,32 @@ func durationText(ns int64) string { return string(scalar.AppendDuration(nil, ns
 
 // aggEmit notes how the aggregate emits; whether that fits is the sink's question.
 func (c *checker) aggEmit(f *flow, cl *syntax.Clause) {
-	if cl == nil || cl.Emit == nil || cl.Emit.Word == "close" {
+	var e *syntax.Emit
+	var at span
+	switch {
+	case cl != nil && cl.Emit != nil:
+		e, at = cl.Emit, span{int(cl.Pos), int(cl.End)}
+	case cl == nil && f.emit != nil:
+		e, at = f.emit.Emit, span{int(f.emit.Pos), int(f.emit.End)}
+	}
+	if e == nil || e.Word == "close" {
 		return
 	}
-	at := span{int(cl.Pos), int(cl.End)}
-	f.emit, f.emitAt = cl.Emit, at
+	u := &updating{at: at, window: true, clause: at}
+	switch e.Word {
+	case "update":
+		u.why = "the aggregate re-emits (emit update)"
+		f.stream = plan.StreamTable
+	case "changes":
+		u.why = "the aggregate takes rows back (emit changes)"
+		f.stream = plan.StreamChangelog
+	default:
+		c.notBuilt("emit-every", "`emit every`", at, "early results at event-time ticks").
+			fix("`emit close`").replace(at, "emit close")
+		f.unknown = true
+		return
+	}
+	f.updates = u
 }
 
 // aggLate reads the late clause of an aggregate.

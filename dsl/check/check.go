@@ -205,9 +205,6 @@ func (c *checker) collect() {
 			if d.Pipeline != nil {
 				s.kind = symDerived
 			}
-			if d.Table {
-				c.notBuilt("table", "`table`", c.wordSpan(d.Pos), "a keyed, compacted topic that is upserted")
-			}
 		case *syntax.StreamDecl:
 			name, s.kind = d.Name, symStream
 		case *syntax.ViewDecl:

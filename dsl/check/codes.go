@@ -112,8 +112,8 @@ var codes = []Code{
 	{"E0410", "a name that no topic can have", "Names have 1 to 200 letters, digits, `.`, `_` or `-`.", "topic t as \"a b\" { a: int64 }"},
 	{"E0411", "an unknown format", "Formats are `json` and `csv`.", "topic t { a: int64 } with format xml"},
 	{"E0412", "a column that CSV cannot hold", "One CSV record is one line of plain values.", "topic t { a: list<int64> } with format csv"},
-	{"E0418", "updates into a topic", "Readers of a topic take every row as new: use `emit close`, one final row per window.", derive + "|> agg c = count() by id window tumble(1m) emit update"},
-	{"E0419", "changes into a topic", "A topic takes append only: use `emit close`.", derive + "|> agg c = count() by id window tumble(1m) emit changes"},
+	{"E0418", "updates into a topic", "Readers of a topic take every row as new. Make it a `table`, which keeps the latest row of each key, or use `emit close`, one final row per window.", derive + "|> agg c = count() by id window tumble(1m) emit update"},
+	{"E0419", "rows that are replaced where they must stay", "A topic takes append only, and so do most stages: they could not take back what they made of a row that goes. where, set, select, drop, rename, unwrap and agg without a window take tables.", derive + "|> agg c = count() by id window tumble(1m) emit changes"},
 	{"E0421", "a stage that a view cannot hold", "A view is evaluated while delivering and stores nothing: where, set, select, drop, rename, unwrap and key. Make it a topic.", exampleTopic + "view v = from t |> agg c = count() by id window tumble(1m)"},
 	{"E0430", "the key's column is gone", "A derived topic keeps its key while the key's columns survive. Keep them, or say what the key is now with `key (..)`.", derive + "|> select n"},
 	{"E0432", "a column without a name", "Computed columns are named: `total = a + b`.", derive + "|> select id, n + 1"},
@@ -121,6 +121,9 @@ var codes = []Code{
 	{"E0434", "a star where columns are named one by one", "`*` and `x.*` stand in `select`.", derive + "|> agg c = count() by * window tumble(1m)"},
 	{"E0440", "a row without columns", "A row has at least one column.", "topic t { }"},
 	{"E0441", "a side topic with other columns", "Late and failed rows keep the form of the topic that they came from; a declared side topic must have its columns.", exampleTopic + "topic side { a: int64 }\ntopic d = from t |> where n > 1 with errors to side"},
+
+	{"E0442", "a table without a key", "A row of a table takes the place of the one with its key: say which columns tell the rows apart with `key (..)`.", "table a { id: string }"},
+	{"E0443", "a key of a table that may be null", "A record without a key takes the place of none. Say what null means with `??`, or leave such rows out.", "table a { id: string? } with key (id)"},
 
 	{"E0601", "integer overflow", "Integer arithmetic is checked. Use `dec(x)` or `float(x)` for larger numbers, `wrap_add` or `wrap_mul` for hashing.", "const a = 9223372036854775807 + 1"},
 	{"E0602", "division by zero", "Guard it: `b != 0 ? a / b : nil`, or `a / null_if(b, 0)`.", "const a = 1 / 0"},
@@ -146,7 +149,6 @@ var codes = []Code{
 	{"E0908", "`check` is not built yet", "The grammar has it; this version does not run it.", derive + "|> check n > 1 else to bad"},
 	{"E0909", "`explode` is not built yet", "The grammar has it; this version does not run it.", derive + "|> explode xs as e"},
 	{"E0910", "`union` is not built yet", "The grammar has it; this version does not run it.", derive + "|> union t"},
-	{"E0912", "`table` is not built yet", "The grammar has it; this version does not run it.", "table a { id: string } with key (id)"},
 	{"E0913", "a pipeline without a name is not built yet", "Name what it makes: `topic x = from ..`.", exampleTopic + "from t |> where n > 1"},
 	{"E0914", "`test` is not built yet", "The grammar has it; this version does not run it.", exampleTopic + "test \"a\" { expect none t }"},
 	{"E0915", "functions of WebAssembly are not built yet", "Write the body as an expression.", "fn f(a: int64) -> int64 = wasm \"f.wasm\" \"f\""},

@@ -22,8 +22,10 @@ type flow struct {
 
 	stateful bool // an aggregate is among the stages
 	late     *plan.Side
-	emit     *syntax.Emit // an emission other than close
-	emitAt   span
+	stream   plan.StreamType
+	updates  *updating      // why, if stream is not append
+	start    startColumn    // of windows whose rows stay
+	emit     *syntax.Option // `with emit ..`, for aggregates that do not say
 }
 
 // A lostKey says where a key column went away.
@@ -48,6 +50,7 @@ func (f *flow) scope() *scope {
 
 // push appends a stage and moves on to its output.
 func (f *flow) push(s plan.Stage) {
+	s.Type = f.stream
 	f.stages = append(f.stages, s)
 	f.cols = s.Out.Columns
 	f.key = s.OutKey
@@ -74,10 +77,9 @@ func (c *checker) resolveFlow(s *symbol, from *syntax.Name) *flow {
 	var p *syntax.Pipeline
 	var opts []syntax.Option
 	var kind sink
-	table := false
 	switch d := s.stmt.(type) {
 	case *syntax.TopicDecl:
-		p, opts, kind, table = d.Pipeline, d.Options, sinkDerived, d.Table
+		p, opts, kind = d.Pipeline, d.Options, sinkDerived
 		c.claim(s, d.As)
 	case *syntax.ViewDecl:
 		p, opts, kind = d.Pipeline, d.Options, sinkView
@@ -85,22 +87,28 @@ func (c *checker) resolveFlow(s *symbol, from *syntax.Name) *flow {
 	case *syntax.StreamDecl:
 		p = d.Pipeline
 	}
-	f := c.flowOf(p, s.kind == symView)
+	f := c.flowOf(p, s.kind == symView, opts)
 	s.flow = f
 	if kind != 0 {
-		s.topic = c.sinkTopic(s, f, c.checkOptions(opts, kind, s.name, table))
+		s.topic = c.sinkTopic(s, f, c.checkOptions(opts, kind))
 	}
 	s.state = done
 	return f
 }
 
-// flowOf checks one pipeline from its source through its stages.
-func (c *checker) flowOf(p *syntax.Pipeline, view bool) *flow {
+// flowOf checks one pipeline from its source through its stages; opts are those of its statement.
+func (c *checker) flowOf(p *syntax.Pipeline, view bool, opts []syntax.Option) *flow {
 	if p == nil {
 		return &flow{unknown: true}
 	}
 	f := c.from(p.Source)
 	f.unknown = f.unknown || c.damaged[p]
+	f.emit = nil
+	for i := range opts {
+		if opts[i].Word == "emit" && opts[i].Emit != nil {
+			f.emit = &opts[i]
+		}
+	}
 	if view && f.stateful {
 		c.notForView(c.nameSpan(p.Source), "the aggregate of stream `"+p.Source.Text+"`")
 		f.unknown = true
@@ -159,13 +167,13 @@ func (c *checker) from(n syntax.Name) *flow {
 			return &flow{unknown: true}
 		}
 		d, _ := s.stmt.(*syntax.TopicDecl)
-		return reading(s.topic, s.broken || c.holes[d])
+		return reading(s.topic, s.broken || c.holes[d], c.nameSpan(n))
 	case s != nil && s.kind == symDerived:
 		f := c.resolveFlow(s, &n)
 		if s.topic == nil || f.unknown {
 			return &flow{unknown: true}
 		}
-		return reading(s.topic, false)
+		return reading(s.topic, false, c.nameSpan(n))
 	case s != nil && s.kind.readable():
 		g := c.resolveFlow(s, &n).clone()
 		g.where = s.kind.String() + " `" + s.name + "`"
@@ -177,7 +185,7 @@ func (c *checker) from(n syntax.Name) *flow {
 	}
 	if c.opts.Catalog != nil {
 		if t, ok := c.opts.Catalog.Topic(n.Text); ok && t != nil {
-			return reading(catalogTopic(t), false)
+			return reading(catalogTopic(t), false, c.nameSpan(n))
 		}
 	}
 	if c.incomplete {
@@ -216,11 +224,18 @@ func identLike(name string) string {
 	}, name)
 }
 
-func reading(t *plan.Topic, unknown bool) *flow {
-	return &flow{
+// reading starts a flow at a topic or table, named at at.
+func reading(t *plan.Topic, unknown bool, at span) *flow {
+	f := &flow{
 		source: t, unknown: unknown, where: "topic `" + t.Ident + "`", cols: t.Schema.Columns,
 		key: append([]int(nil), t.Key...),
 	}
+	if t.Table {
+		f.where = "table `" + t.Ident + "`"
+		f.stream = plan.StreamTable
+		f.updates = &updating{why: "`" + t.Ident + "` is a table", at: at}
+	}
+	return f
 }
 
 // catalogTopic makes a topic of the server readable: one without a schema has key and value.
@@ -259,6 +274,9 @@ func (c *checker) stage(f *flow, st *syntax.Stage) {
 		name := st.Word
 		c.notBuilt(name, "`"+name+"`", word, notBuiltStages[st.Word])
 		f.unknown = true
+		return
+	}
+	if !c.takesType(f, st) {
 		return
 	}
 	switch st.Word {

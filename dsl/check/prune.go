@@ -17,7 +17,7 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 		case plan.StageFilter:
 			st.Filter = r.expr(st.Filter)
 			st.Out, st.OutKey = r.schema(st.Out), r.key(st.OutKey)
-		case plan.StageKey:
+		case plan.StageKey, plan.StageChanges:
 			st.Out, st.OutKey = r.schema(st.Out), r.key(st.OutKey)
 		case plan.StageProject:
 			var kept []plan.NamedExpr
@@ -151,7 +151,7 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 				mark(in, p.Expr)
 			}
 		}
-	case plan.StageKey:
+	case plan.StageKey, plan.StageChanges:
 		copy(in, live)
 		for _, k := range st.OutKey {
 			in[k] = true
@@ -184,7 +184,7 @@ func neededColumns(t *plan.Topic, stages []plan.Stage) []bool {
 	for i := range stages {
 		rekeyed = rekeyed || stages[i].Kind == plan.StageKey || stages[i].Kind == plan.StageAggregate
 	}
-	if !rekeyed {
+	if !rekeyed || t.Table { // the key of a table's record is held against its columns
 		for _, k := range t.Key {
 			need[k] = true
 		}

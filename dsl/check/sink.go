@@ -22,16 +22,21 @@ func (c *checker) notForView(at span, what string) {
 // sinkTopic is what readers of a derived topic or view see; it settles the key and judges the emission.
 func (c *checker) sinkTopic(s *symbol, f *flow, o options) *plan.Topic {
 	s.opts = o
-	if d, ok := s.stmt.(*syntax.TopicDecl); ok && f.emit != nil && !d.Table {
-		c.emitNotForTopic(f.emit, f.emitAt, s.name)
-	}
+	c.judgeSink(s, f)
 	if f.unknown || f.source == nil {
 		return nil
 	}
-	c.settleKey(s, f, o)
+	d, _ := s.stmt.(*syntax.TopicDecl)
+	table := d != nil && d.Table
+	if table || s.kind == symView && f.stream != plan.StreamAppend {
+		c.settleTable(s, f, o)
+	} else {
+		c.settleKey(s, f, o)
+	}
 	t := &plan.Topic{
 		Ident: s.name, Name: c.kafkaName(s), Key: f.key, Format: o.format, Partitions: o.partitions, Retain: o.retain,
 		Late: o.late, Invalid: o.invalid, Errors: o.errors, Derived: s.kind == symDerived,
+		Table: table || f.stream != plan.StreamAppend,
 	}
 	if s.kind == symView {
 		t.Partitions = f.source.Partitions

@@ -69,7 +69,7 @@ type options struct {
 
 // checkOptions judges the options of one statement; `time` is left to declareTopic, which knows the
 // columns.
-func (c *checker) checkOptions(list []syntax.Option, kind sink, name string, table bool) options {
+func (c *checker) checkOptions(list []syntax.Option, kind sink) options {
 	o := options{given: map[string]*syntax.Option{}, format: plan.FormatJSON}
 	for i := range list {
 		opt := &list[i]
@@ -128,10 +128,6 @@ func (c *checker) checkOptions(list []syntax.Option, kind sink, name string, tab
 				o.invalid = side
 			default:
 				o.errors = side
-			}
-		case "emit":
-			if !table {
-				c.sinkEmit(opt, name)
 			}
 		}
 	}
@@ -355,7 +351,7 @@ func (c *checker) declareTopic(s *symbol) {
 			because("the work for a row must be bounded").fix("leave out fields that are not read")
 		cols, ok = cols[:maxColumns], false
 	}
-	o := c.checkOptions(d.Options, sinkDeclared, s.name, d.Table)
+	o := c.checkOptions(d.Options, sinkDeclared)
 	t := &plan.Topic{
 		Ident: s.name, Name: c.kafkaName(s), Schema: plan.Schema{Columns: cols},
 		Format: o.format, Partitions: o.partitions, Retain: o.retain,
@@ -375,6 +371,9 @@ func (c *checker) declareTopic(s *symbol) {
 	if !ok {
 		s.broken = true // readers see the columns that are good; the rest was reported
 		return
+	}
+	if d.Table {
+		c.declaredTable(s, t)
 	}
 	if opt := o.given["time"]; opt != nil {
 		c.timeOption(opt, t)
@@ -546,31 +545,4 @@ func (c *checker) timeOption(opt *syntax.Option, t *plan.Topic) {
 		return // the record timestamp, which is the default
 	}
 	spec.Expr = e
-}
-
-// sinkEmit judges `with emit ..` of a derived topic.
-func (c *checker) sinkEmit(opt *syntax.Option, name string) {
-	if opt.Emit == nil || opt.Emit.Word == "close" {
-		return
-	}
-	c.emitNotForTopic(opt.Emit, span{int(opt.Pos), int(opt.End)}, name)
-}
-
-// emitNotForTopic reports an emission mode that a topic cannot hold.
-func (c *checker) emitNotForTopic(e *syntax.Emit, at span, name string) {
-	switch e.Word {
-	case "update":
-		c.err("E0418", at, "`topic %s` cannot hold updates: the aggregate re-emits (emit update)", name).
-			because("readers of a topic take every row as new").
-			fix("`emit close` (one final row per window), or a `table` once those are built").
-			replace(at, "emit close")
-	case "changes":
-		c.err("E0419", at, "`topic %s` cannot hold changes: `emit changes` retracts rows", name).
-			because("a topic takes append only").
-			fix("`emit close` (one final row per window)").
-			replace(at, "emit close")
-	default:
-		c.notBuilt("emit-every", "`emit every`", at, "early results at event-time ticks").
-			fix("`emit close`").replace(at, "emit close")
-	}
 }

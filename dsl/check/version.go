@@ -23,6 +23,9 @@ func version(p *plan.Pipeline) string {
 	fmt.Fprintf(&b, "semantics %d\n", semantics)
 	src := p.Source
 	fmt.Fprintf(&b, "from %q format %d derived %v key %s\n", src.Name, src.Format, src.Derived, keyNames(src.Schema.Columns, src.Key))
+	if src.Table {
+		b.WriteString("from a table\n")
+	}
 	for i, c := range src.Schema.Columns {
 		if i < len(p.Needed) && p.Needed[i] {
 			writeColumn(&b, c)
@@ -44,6 +47,9 @@ func version(p *plan.Pipeline) string {
 	}
 	out := p.Output
 	fmt.Fprintf(&b, "into %q format %d partitions %d key %s\n", out.Name, out.Format, out.Partitions, keyNames(out.Schema.Columns, out.Key))
+	if out.Table {
+		b.WriteString("into a table\n")
+	}
 	for _, c := range out.Schema.Columns {
 		writeColumn(&b, c)
 	}
@@ -101,6 +107,8 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 		}
 	case plan.StageKey:
 		b.WriteString("key " + keyNames(st.Out.Columns, st.OutKey) + "\n")
+	case plan.StageChanges:
+		b.WriteString("changes\n")
 	case plan.StageAggregate:
 		a := st.Agg
 		fmt.Fprintf(b, "aggregate %s size %s every %s", windowWord(a.Window.Kind), durationText(int64(a.Window.Size)), durationText(int64(a.Window.Every)))

@@ -66,7 +66,22 @@ type Topic struct {
 	Errors     Side
 	Derived    bool // written by a pipeline: event times and watermark come from its records and time marks
 	Declared   bool // by a schema in this module (false: made by a pipeline, or found in the catalogue)
+	// Table: keyed and compacted. A record takes the place of the one with its key, a record without
+	// value (a tombstone) deletes it. Every record has a key.
+	Table bool `json:",omitempty"`
 }
+
+// A StreamType says what the rows of a stream do to each other.
+type StreamType uint8
+
+// The types of streams. A topic takes StreamAppend only; a table takes all three.
+const (
+	StreamAppend    StreamType = iota // every row is new and stays
+	StreamTable                       // a row takes the place of the one with its key, or deletes it
+	StreamChangelog                   // as in a table, but a row that goes is taken back with all its columns
+)
+
+func (t StreamType) String() string { return [...]string{"append", "table", "changelog"}[t] }
 
 // A Schema is an ordered list of columns.
 type Schema struct {
@@ -147,6 +162,9 @@ const (
 	StageProject
 	StageKey
 	StageAggregate
+	// StageChanges makes a changelog of a table: it keeps the row of each key, and takes it back before
+	// the next one. Out and OutKey are those of its input.
+	StageChanges
 )
 
 // A Stage transforms a stream of rows. Its expressions see the columns of the stage before it (of the
@@ -155,9 +173,10 @@ type Stage struct {
 	Kind    StageKind
 	Word    string // as written: where, set, select, drop, key, agg
 	Pos     Pos
-	Out     Schema // columns after this stage
-	OutKey  []int  // key columns after this stage, indexes into Out
-	Shuffle bool   // the key differs from the one before: rows may change partition
+	Out     Schema     // columns after this stage
+	OutKey  []int      // key columns after this stage, indexes into Out
+	Shuffle bool       // the key differs from the one before: rows may change partition
+	Type    StreamType // of the rows after this stage; one that keeps the type has that of its input
 
 	Filter  *Expr       // StageFilter: bool, not nullable
 	Project []NamedExpr // StageProject: every output column, in order
@@ -171,7 +190,10 @@ type NamedExpr struct {
 }
 
 // An Aggregate folds rows of a (key, window) into one row: the by columns, window_start, window_end,
-// then Results.
+// then Results; with EmitUpdate and EmitEvery then rev (int64, the rows in the group) and final (bool, no
+// other row follows). Without a window there are no window_start and window_end, and one group a key.
+//
+// The key of what it makes is By; of a table with a window, By and window_start.
 type Aggregate struct {
 	By    []NamedExpr // over the input columns
 	Slots []AggCall   // what is accumulated
@@ -180,7 +202,27 @@ type Aggregate struct {
 	Results  []NamedExpr
 	Window   Window
 	OnAppend bool // window over append time
+
+	Emit    Emit
+	Every   time.Duration // EmitEvery: the tick
+	Accept  time.Duration // `late accept`: how long a closed window takes rows
+	Forever bool          // without a window: `state forever`
+	TTL     time.Duration // without a window: `state ttl`, else 0
+	Retract bool          // the input is a changelog: deletes take their rows back
 }
+
+// Emit says when groups leave.
+type Emit uint8
+
+// The modes of emission. EmitClose: once, when the window closes (and again for rows of `late accept`).
+// EmitUpdate: after each step, the groups that it touched. EmitEvery: the groups touched since the last
+// tick. EmitChanges: as EmitUpdate, without rev and final, for stages that take rows back.
+const (
+	EmitClose Emit = iota
+	EmitUpdate
+	EmitEvery
+	EmitChanges
+)
 
 // An AggCall is one accumulator.
 type AggCall struct {
@@ -201,7 +243,7 @@ const (
 
 // A Window assigns event times to spans [start, start+Size), start a multiple of Every since 1970 UTC.
 type Window struct {
-	Kind  WindowKind
+	Kind  WindowKind // 0: none, one group for each key
 	Size  time.Duration
 	Every time.Duration // equals Size for WindowTumble
 }

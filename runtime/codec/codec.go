@@ -17,6 +17,10 @@
 //
 // Raw: the columns key and value.
 //
+// Of a table, a record without value is a delete: a row whose columns hold nothing. A record that does not
+// fit is set aside and, as the row before it is replaced, a delete of its key too. A record without key
+// does not fit.
+//
 // A Decoder and an Encoder belong to one goroutine at a time.
 package codec
 
@@ -66,6 +70,7 @@ type Decoder struct {
 	alloc     memory.Allocator
 	columns   []*column // by schema column; nil if not needed
 	byRecord  bool      // the event time is the record timestamp
+	table     bool
 	parse     parser
 	root      *object
 	line      csvLine
@@ -81,6 +86,7 @@ type Decoder struct {
 	appended   []int64
 	keys       [][]byte
 	values     [][]byte
+	ops        []operators.Op // nil until a row was a delete
 	arena      []byte
 	invalid    []Invalid
 }
@@ -102,7 +108,7 @@ func NewDecoder(t *plan.Topic, needed []bool, alloc memory.Allocator) (*Decoder,
 	}
 	d := &Decoder{
 		topic: t.Name, format: t.Format, alloc: alloc, columns: make([]*column, len(schema)),
-		byRecord: t.Time.Expr == nil && !t.Time.Append,
+		byRecord: t.Time.Expr == nil && !t.Time.Append, table: t.Table,
 	}
 	for i, c := range schema {
 		if needed != nil && !needed[i] {
@@ -205,7 +211,12 @@ func (d *Decoder) record(rec *record.Record, offset, appendTime int64, packed bo
 		}
 	}
 	d.parse.ok()
-	if !d.decode(key, value) || d.byRecord && !d.checkTime(rec.Timestamp) {
+	if d.table && value == nil && key != nil && d.checkTime(rec.Timestamp) {
+		d.delete()
+		d.row(ts, behind, late, offset, appendTime, rec.Timestamp, key, value)
+		return
+	}
+	if !d.fits(key, value, rec.Timestamp) {
 		for _, c := range d.columns {
 			if c != nil {
 				c.truncate(d.rows)
@@ -215,8 +226,38 @@ func (d *Decoder) record(rec *record.Record, offset, appendTime int64, packed bo
 			Offset: offset, Timestamp: rec.Timestamp, AppendTime: appendTime, Key: key, Value: value,
 			Code: d.parse.code, Detail: d.parse.detail,
 		})
+		if d.table && key != nil { // the row before it is replaced
+			d.delete()
+			d.row(ts, behind, late, offset, appendTime, rec.Timestamp, key, value)
+		}
 		return
 	}
+	d.row(ts, behind, late, offset, appendTime, rec.Timestamp, key, value)
+}
+
+// fits decodes a record into the columns, if it can be.
+func (d *Decoder) fits(key, value []byte, timestamp int64) bool {
+	if d.table && key == nil {
+		return d.parse.fail(scalar.CodeNull, "a record of a table needs a key")
+	}
+	return d.decode(key, value) && (!d.byRecord || d.checkTime(timestamp))
+}
+
+// delete fills the columns of a row that is a delete.
+func (d *Decoder) delete() {
+	for _, c := range d.columns {
+		if c != nil {
+			c.appendNull()
+		}
+	}
+	if d.ops == nil {
+		d.ops = make([]operators.Op, d.rows, max(d.rows+1, d.hint))
+	}
+	d.ops = append(d.ops, operators.OpDelete)
+}
+
+// row notes everything of a row but its columns, which are there.
+func (d *Decoder) row(ts, behind int64, late bool, offset, appendTime, timestamp int64, key, value []byte) {
 	if late && d.behind == nil {
 		d.behind = make([]int64, d.rows, max(d.rows+1, d.hint))
 		for i := range d.behind {
@@ -229,13 +270,16 @@ func (d *Decoder) record(rec *record.Record, offset, appendTime int64, packed bo
 		d.timestamps, d.keys, d.values = make([]int64, 0, n), make([][]byte, 0, n), make([][]byte, 0, n)
 	}
 	d.rows++
+	if d.ops != nil && len(d.ops) < d.rows {
+		d.ops = append(d.ops, operators.OpInsert)
+	}
 	if d.behind != nil {
 		d.behind = append(d.behind, behind)
 	}
 	d.times = append(d.times, ts)
 	d.offsets = append(d.offsets, offset)
 	d.appended = append(d.appended, appendTime)
-	d.timestamps = append(d.timestamps, rec.Timestamp)
+	d.timestamps = append(d.timestamps, timestamp)
 	d.keys = append(d.keys, key)
 	d.values = append(d.values, value)
 }
@@ -312,7 +356,7 @@ func (d *Decoder) Flush() (*operators.Batch, []Invalid) {
 		data.Release()
 	}
 	b := operators.NewBatch(columns, d.times)
-	b.Partition, b.Behind, b.Offsets, b.AppendTime, b.Key = d.partition, d.behind, d.offsets, d.appended, d.keys
+	b.Partition, b.Behind, b.Offsets, b.AppendTime, b.Key, b.Ops = d.partition, d.behind, d.offsets, d.appended, d.keys, d.ops
 	topic, partition, offsets, timestamps, keys, values := d.topic, d.partition, d.offsets, d.timestamps, d.keys, d.values
 	b.Origin = func(row int) operators.Origin {
 		return operators.Origin{
@@ -334,5 +378,5 @@ func (d *Decoder) reset() {
 	}
 	d.rows = 0
 	d.times, d.behind, d.offsets, d.timestamps, d.appended = nil, nil, nil, nil, nil
-	d.keys, d.values, d.arena, d.invalid = nil, nil, nil, nil
+	d.keys, d.values, d.ops, d.arena, d.invalid = nil, nil, nil, nil, nil
 }
