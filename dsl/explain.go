@@ -133,16 +133,12 @@ func (e *explainer) aggregate(st *plan.Stage, cols []plan.Column) {
 		}
 	}
 	for _, s := range a.Slots {
-		arg := ""
-		if s.Arg != nil {
-			arg = s.Arg.Text
-		}
-		line := fmt.Sprintf("         accumulates %s(%s)", s.Func, arg)
+		line := "         accumulates " + s.Text()
 		if s.Filter != nil {
 			line += " where " + s.Filter.Text
 		}
 		e.line("%s: %s", line, s.Type)
-		for _, x := range []*plan.Expr{s.Arg, s.Filter} {
+		for _, x := range []*plan.Expr{s.Arg, s.By, s.Filter} {
 			if x != nil {
 				e.how(x, cols)
 			}

@@ -211,8 +211,10 @@ func (x *runner) aggregate(a *plan.Aggregate, in row) (row, bool) {
 			v, ok := x.eval(s.Filter, in)
 			counted = ok && v.Bool()
 		}
-		if s.Arg != nil && counted {
-			x.eval(s.Arg, in)
+		for _, e := range []*plan.Expr{s.Arg, s.By} {
+			if e != nil && counted {
+				x.eval(e, in)
+			}
 		}
 		out = append(out, random(x.r, s.Type))
 	}

@@ -604,7 +604,13 @@ func buildAggregate(low lowering, st *plan.Stage, emitRows int, alloc memory.All
 		o.Slots[i] = window.Slot{Func: s.Func, Type: s.Type, Text: s.Func}
 		if s.Arg != nil {
 			o.Slots[i].ArgType = s.Arg.Type
-			o.Slots[i].Text = s.Func + "(" + s.Arg.Text + ")"
+			o.Slots[i].Text = s.Text()
+		}
+		if s.By != nil {
+			o.Slots[i].ByType = s.By.Type
+		}
+		if s.Param != nil {
+			o.Slots[i].Param, o.Slots[i].ParamType = s.Param.Value, s.Param.Type
 		}
 	}
 	for _, text := range order {
@@ -613,6 +619,10 @@ func buildAggregate(low lowering, st *plan.Stage, emitRows int, alloc memory.All
 			if a := agg.Slots[i].Arg; a != nil {
 				o.Slots[i].Column = len(args)
 				args = append(args, a)
+			}
+			if y := agg.Slots[i].By; y != nil {
+				o.Slots[i].ByColumn = len(args)
+				args = append(args, y)
 			}
 		}
 		var arg, filter operators.Evaluator

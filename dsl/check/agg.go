@@ -20,9 +20,10 @@ type aggregateKind struct {
 var aggregates = map[string]aggregateKind{
 	"count": {true, 0, 1}, "sum": {true, 1, 1}, "min": {true, 1, 1}, "max": {true, 1, 1}, "avg": {true, 1, 1},
 	"count_distinct": {true, 1, 1}, "first": {true, 1, 1}, "last": {true, 1, 1},
-	"any_value": {}, "list": {}, "set": {}, "bool_and": {}, "bool_or": {}, "stddev_pop": {}, "stddev_samp": {},
-	"var_pop": {}, "var_samp": {}, "median": {}, "quantile": {}, "approx_quantile": {}, "approx_distinct": {},
-	"arg_min": {}, "arg_max": {}, "top_k": {}, "join": {},
+	"any_value": {true, 1, 1}, "bool_and": {true, 1, 1}, "bool_or": {true, 1, 1},
+	"stddev_pop": {true, 1, 1}, "stddev_samp": {true, 1, 1}, "var_pop": {true, 1, 1}, "var_samp": {true, 1, 1},
+	"approx_quantile": {true, 2, 2}, "approx_distinct": {true, 1, 1}, "arg_min": {true, 2, 2}, "arg_max": {true, 2, 2},
+	"list": {}, "set": {}, "median": {}, "quantile": {}, "top_k": {}, "join": {},
 }
 
 const (
@@ -131,12 +132,13 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 	}
 	if !kind.built {
 		w.c.notBuilt("aggregate-"+name, "the aggregate `"+name+"`", at, "").
-			fix("use count, sum, min, max, avg, count_distinct, first or last")
+			fix("docs/language.md lists those that are")
 		return failed
 	}
 	if len(nodes) < kind.min || len(nodes) > kind.max {
 		f := w.c.err("E0111", w.c.nodeSpan(n), "the aggregate `%s` takes %s, not %d", name, argCount(kind), len(nodes))
-		f.because("it folds one value a row").fix("`%s(x)`", name)
+		why, form := aggregateForm(name)
+		f.because("%s", why).fix("%s", form)
 		return failed
 	}
 	in := *a.in
@@ -148,7 +150,7 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 		return failed
 	}
 	call := plan.AggCall{Func: name, Filter: a.filter}
-	if len(nodes) == 1 {
+	if len(nodes) > 0 {
 		if _, closure := nodes[0].(*ast.PredicateNode); closure {
 			return failed
 		}
@@ -156,17 +158,20 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 		if !arg.ok() {
 			return failed
 		}
-		if !w.aggregateArg(&call, arg, nodes[0]) {
+		if !w.aggregateArg(&call, arg, nodes[0]) || len(nodes) == 2 && !w.secondArg(&call, nodes[1], &in) {
 			return failed
 		}
 	} else {
 		call.Type = scalar.TypeInt64
 	}
-	if call.Arg != nil {
-		if w.tooLarge(n, call.Arg) {
+	for i, x := range []*plan.Expr{call.Arg, call.By, call.Param} {
+		if x == nil {
+			continue
+		}
+		if w.tooLarge(n, x) {
 			return failed
 		}
-		setText(call.Arg, w.text(nodes[0]), map[*plan.Expr]bool{})
+		setText(x, w.text(nodes[min(i, 1)]), map[*plan.Expr]bool{})
 	}
 	key := canonicalSlot(call)
 	i, ok := a.keys[key]
@@ -187,6 +192,8 @@ func argCount(k aggregateKind) string {
 		return "no argument"
 	case k.min == 0:
 		return "at most one argument"
+	case k.min == 2:
+		return "two arguments"
 	}
 	return "one argument"
 }
@@ -204,7 +211,7 @@ func (w *walk) aggregateArg(call *plan.AggCall, arg typed, n ast.Node) bool {
 		f := w.err("E0111", n, "the aggregate `%s` needs %s, this is %s", call.Func, want, TypeString(t)).because("it works on the values themselves, and these are of another kind")
 		switch {
 		case t.Kind == scalar.KindString:
-			f.because("a text is not read as a number by itself").fix("cast it: `%s(int(%s))`", call.Func, w.text(n))
+			f.because("a text is not read as a number by itself").fix("cast it: `int(%s)`", w.text(n))
 		case t.Kind == scalar.KindBool:
 			f.because("true and false are no numbers").fix("count the rows where it holds: `count() where %s`", w.text(n))
 		default:
@@ -215,10 +222,10 @@ func (w *walk) aggregateArg(call *plan.AggCall, arg typed, n ast.Node) bool {
 	call.Arg = arg.e
 	widen := scalar.Type{}
 	switch call.Func {
-	case "count", "count_distinct":
+	case "count", "count_distinct", "approx_distinct":
 		call.Type = scalar.TypeInt64
-		if call.Func == "count_distinct" && (t.Kind == scalar.KindMap || t.Kind == scalar.KindList || t.Kind == scalar.KindStruct) {
-			f := w.err("E0111", n, "`count_distinct` needs a single value, this is %s", TypeString(t)).because("values with parts are not compared as a whole")
+		if call.Func != "count" && (t.Kind == scalar.KindMap || t.Kind == scalar.KindList || t.Kind == scalar.KindStruct) {
+			f := w.err("E0111", n, "`%s` needs a single value, this is %s", call.Func, TypeString(t)).because("values with parts are not compared as a whole")
 			f.fix("count one of its parts")
 			return false
 		}
@@ -259,7 +266,35 @@ func (w *walk) aggregateArg(call *plan.AggCall, arg typed, n ast.Node) bool {
 			return bad("a value with an order")
 		}
 		widen, call.Type = t, t.NonNull()
-	default: // first, last
+	case "bool_and", "bool_or":
+		if t.Kind != scalar.KindBool {
+			w.err("E0113", n, "the aggregate `%s` needs a bool, this is %s", call.Func, TypeString(t)).
+				because("it says whether a condition holds in every row, or in any").
+				fix("compare the value with something: `%s(%s == ..)`", call.Func, w.text(n))
+			return false
+		}
+		widen, call.Type = t, scalar.TypeBool
+	case "var_pop", "var_samp", "stddev_pop", "stddev_samp":
+		null = null || call.Func == "var_samp" || call.Func == "stddev_samp" // of one value
+		call.Type = scalar.TypeFloat64
+		switch {
+		case t.Kind.Signed():
+			widen = scalar.TypeInt64
+		case t.Kind.Unsigned():
+			widen = scalar.TypeUint64
+		case t.Kind.Float():
+			widen = scalar.TypeFloat64
+		case t.Kind == scalar.KindDecimal:
+			widen = t
+		default:
+			return bad("a number")
+		}
+	case "approx_quantile":
+		if !t.Kind.Numeric() {
+			return bad("a number")
+		}
+		widen, call.Type = scalar.TypeFloat64, scalar.TypeFloat64
+	default: // first, last, any_value, arg_min, arg_max
 		widen, call.Type = t, t.NonNull()
 	}
 	e, ok := w.cast(n, arg.e, widen)

@@ -104,7 +104,7 @@ var codes = []Code{
 	{"E0401", "an option that this statement does not take", "Declared topics take `time`; views take key and format only.", derive + "with time ts"},
 	{"E0402", "a clause that this stage does not take", "The reason lists the clauses of the stage.", derive + "|> agg c = count() by id window tumble(1m) rows 10"},
 	{"E0403", "a clause given twice", "Each clause stands once.", ""},
-	{"E0404", "a value out of range", "Spans are above zero; partitions are 1 to 10,000.", "topic t { a: string } with partitions 0"},
+	{"E0404", "a value out of range", "Spans are above zero; partitions are 1 to 10,000; a quantile is 0 to 1; an aggregate keeps 1 to 10,000 values.", "topic t { a: string } with partitions 0"},
 	{"E0405", "late rows cannot stop a pipeline", "One slow producer would hold everyone else: send them to a topic, or write `late drop`.", "topic t { a: string } with late fail"},
 	{"E0406", "a key of a type that cannot be one", "Keys are single values with one text each: no floats, lists, maps or structs.", "topic t { a: float64 } with key (a)"},
 	{"E0407", "`time` of a column that is no time", "Declare the column as time, with a unit or a layout: `time(\"ms\")`.", "topic t { a: int64 } with time a"},
@@ -162,7 +162,7 @@ var codes = []Code{
 	{"E0926", "`state` is not built yet", "A window frees its state when it ends.", derive + "|> agg c = count() by id window tumble(1m) state forever"},
 	{"E0927", "`agg` without a window is not built yet", "It makes a table that is updated for ever. Add a window.", derive + "|> agg c = count() by id"},
 	{"E0930", "this format is not built yet", "This version has json and csv.", "topic t { a: int64 } with format avro"},
-	{"E0940", "this aggregate is not built yet", "This version has count, sum, min, max, avg, count_distinct, first and last.", derive + "|> agg m = median(n) by id window tumble(1m)"},
+	{"E0940", "this aggregate is not built yet", "docs/language.md lists those that this version has.", derive + "|> agg m = median(n) by id window tumble(1m)"},
 	{"E0941", "this list function is not built yet", "This version has filter, map, any, all, none, one, find, count, sum and reduce.", derive + "|> set y = findLast(xs, # > 1)"},
 	{"E0999", "this part of the language is not built yet", "The grammar has it; this version does not run it.", ""},
 }

@@ -42,6 +42,7 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 			a.Slots = append([]plan.AggCall(nil), a.Slots...)
 			for j := range a.Slots {
 				a.Slots[j].Arg = r.expr(a.Slots[j].Arg)
+				a.Slots[j].By = r.expr(a.Slots[j].By)
 				a.Slots[j].Filter = r.expr(a.Slots[j].Filter)
 			}
 			st.Agg = &a
@@ -162,6 +163,7 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 		}
 		for _, s := range st.Agg.Slots {
 			mark(in, s.Arg)
+			mark(in, s.By)
 			mark(in, s.Filter)
 		}
 	}

@@ -147,8 +147,14 @@ func windowWord(k plan.WindowKind) string {
 
 func writeSlot(b *strings.Builder, s plan.AggCall, names []string) {
 	b.WriteString(s.Func + "(")
-	if s.Arg != nil {
-		writeExpr(b, s.Arg, names)
+	for i, x := range []*plan.Expr{s.Arg, s.By, s.Param} {
+		if x == nil {
+			continue
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		writeExpr(b, x, names)
 	}
 	b.WriteString(")")
 	if s.Filter != nil {

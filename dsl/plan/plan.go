@@ -226,10 +226,27 @@ const (
 
 // An AggCall is one accumulator.
 type AggCall struct {
-	Func   string // count sum min max avg count_distinct first last
+	Func   string // count sum min max ..
 	Arg    *Expr  // nil: count() of rows
+	By     *Expr  // arg_min and arg_max: what is compared; else nil
+	Param  *Expr  // a constant: the q of a quantile; else nil
 	Filter *Expr  // nil: all rows; else bool, not nullable
 	Type   scalar.Type
+}
+
+// Text is the call as written, without its filter.
+func (a *AggCall) Text() string {
+	text := a.Func + "("
+	for i, x := range []*Expr{a.Arg, a.By, a.Param} {
+		if x == nil {
+			continue
+		}
+		if i > 0 {
+			text += ", "
+		}
+		text += x.Text
+	}
+	return text + ")"
 }
 
 // A WindowKind is a family of windows.

@@ -87,6 +87,7 @@ func TestNexmarkExpressionsHaveKernels(t *testing.T) {
 				row = append(row, scalar.TypeTime, scalar.TypeTime)
 				for _, c := range a.Slots {
 					check(p.Name, input, c.Arg)
+					check(p.Name, input, c.By)
 					check(p.Name, input, c.Filter)
 					row = append(row, c.Type)
 				}

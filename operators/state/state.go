@@ -75,13 +75,26 @@ func NewTable(cells int) *Table {
 	return t
 }
 
+// The constants of the hash. They are part of saved state (Hash64): never change them.
+const (
+	k0 = 0xa0761d6478bd642f
+	k1 = 0xe7037ed1a0b428db
+	k2 = 0x8ebc6af09c88c6e3
+)
+
 // Hash is the hash of a key, the same in every run.
 func Hash(key []byte) uint32 {
-	const (
-		k0 = 0xa0761d6478bd642f
-		k1 = 0xe7037ed1a0b428db
-		k2 = 0x8ebc6af09c88c6e3
-	)
+	h := fold(key)
+	return uint32(h ^ h>>32)
+}
+
+// Hash64 is a hash of 64 well-mixed bits, the same in every run and version: sketches save it.
+func Hash64(key []byte) uint64 { return mix(fold(key)^k2, k1) }
+
+// HashWord is Hash64 of one word.
+func HashWord(w uint64) uint64 { return mix(mix(w^k0, k1)^k2, k1^w) }
+
+func fold(key []byte) uint64 {
 	n := len(key)
 	h := uint64(n) ^ k2
 	for len(key) > 16 {
@@ -97,8 +110,7 @@ func Hash(key []byte) uint32 {
 	case n > 0:
 		a = uint64(key[0])<<16 | uint64(key[n>>1])<<8 | uint64(key[n-1])
 	}
-	h = mix(a^k1^h, b^k0)
-	return uint32(h ^ h>>32)
+	return mix(a^k1^h, b^k0)
 }
 
 func mix(a, b uint64) uint64 {

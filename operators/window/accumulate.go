@@ -38,6 +38,7 @@ type update struct {
 	pos   []state.Pos // of the groups, parallel to rows
 	cell  int         // first cell, counted from the header
 	col   *column     // the argument, or nil
+	by    *column     // the second argument of arg_min and arg_max, or nil
 	start int64       // of the window
 	agg   *Aggregate
 }
@@ -64,8 +65,30 @@ func newAccumulator(s Slot, index int) (accumulator, error) {
 		}
 	case "min", "max":
 		return extreme{t: t, shape: shapeOf(t), max: s.Func == "max"}, nil
-	case "first", "last":
+	case "first", "last", "any_value": // any value will do: the first is the same in every run
 		return edge{t: t, shape: shapeOf(t), last: s.Func == "last"}, nil
+	case "bool_and", "bool_or":
+		if t.Kind == scalar.KindBool {
+			return truth{or: s.Func == "bool_or"}, nil
+		}
+	case "var_pop", "var_samp", "stddev_pop", "stddev_samp":
+		if acc := newSpread(s); acc != nil {
+			return acc, nil
+		}
+	case "arg_min", "arg_max":
+		if s.ByType.Kind != scalar.KindInvalid {
+			return newArgBest(s), nil
+		}
+	case "approx_quantile":
+		q, err := parseRank(s.ParamType, s.Param)
+		if err != nil {
+			return nil, err
+		}
+		if t.Kind.Float() {
+			return approxQuantile{q}, nil
+		}
+	case "approx_distinct":
+		return approxDistinct{shape: shapeOf(t), float: t.Kind.Float()}, nil
 	}
 	return nil, fmt.Errorf("%w: no aggregate %s of %s", ErrOptions, s.Func, t)
 }

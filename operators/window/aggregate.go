@@ -74,12 +74,18 @@ type Options struct {
 
 // A Slot is one accumulator.
 type Slot struct {
-	Func string // count sum min max avg count_distinct first last
+	Func string // a name of the language, such as sum
 	// Arg computes the argument as its column Column; nil with count only: rows are counted. Slots
 	// that share an Evaluator value and a filter share the evaluation.
 	Arg     operators.Evaluator
 	Column  int
 	ArgType scalar.Type
+	// The second argument of arg_min and arg_max is column ByColumn of Arg.
+	ByColumn int
+	ByType   scalar.Type
+	// Param is the constant of functions that take one, such as the q of a quantile.
+	Param     scalar.Value
+	ParamType scalar.Type
 	// Filter computes a bool as its first column; rows where it is not true are left out, before Arg
 	// is evaluated. Nil: all rows.
 	Filter operators.Evaluator
@@ -315,13 +321,21 @@ func (a *Aggregate) evaluate(b *operators.Batch) *operators.Result {
 			continue
 		}
 		g := &a.args[s.arg]
-		if g.cols[s.Column] == nil {
-			p := operators.Plain(a.alloc, g.result.Columns[s.Column])
-			g.plain = append(g.plain, p)
-			g.cols[s.Column] = newColumn(p, s.ArgType)
+		g.read(a.alloc, s.Column, s.ArgType)
+		if s.ByType.Kind != scalar.KindInvalid {
+			g.read(a.alloc, s.ByColumn, s.ByType)
 		}
 	}
 	return by
+}
+
+// read makes column c of the result readable.
+func (g *argument) read(alloc memory.Allocator, c int, t scalar.Type) {
+	if g.cols[c] == nil {
+		p := operators.Plain(alloc, g.result.Columns[c])
+		g.plain = append(g.plain, p)
+		g.cols[c] = newColumn(p, t)
+	}
 }
 
 // eval evaluates and collects the errors.
@@ -397,6 +411,9 @@ func (a *Aggregate) foldInto(b *operators.Batch, start int64) {
 		}
 		if s.arg >= 0 {
 			u.col = a.args[s.arg].cols[s.Column]
+			if s.ByType.Kind != scalar.KindInvalid {
+				u.by = a.args[s.arg].cols[s.ByColumn]
+			}
 		}
 		s.acc.update(&u)
 	}

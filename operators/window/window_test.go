@@ -32,11 +32,14 @@ const (
 	colFlag         // bool
 	colList         // list<int64>?
 	colTag          // string
+	colMaybe        // bool?
+	colWide         // decimal(38,6)?
 )
 
 var rowTypes = []scalar.Type{
 	scalar.TypeString.Null(), scalar.TypeInt64.Null(), scalar.TypeUint64, scalar.TypeFloat64.Null(),
 	scalar.DecimalType(20, 3).Null(), scalar.TypeString.Null(), scalar.TypeBool, scalar.ListType(scalar.TypeInt64).Null(), scalar.TypeString,
+	scalar.TypeBool.Null(), scalar.DecimalType(38, 6).Null(),
 }
 
 type row struct {
@@ -134,7 +137,7 @@ func testSlots() []Slot {
 	}
 	where := func(s Slot) Slot { s.Filter = cols(colFlag); return s }
 	i, f := scalar.TypeInt64.Null(), scalar.TypeFloat64.Null()
-	return []Slot{
+	return append([]Slot{
 		{Func: "count", Type: scalar.TypeInt64, Text: "count()"},
 		where(Slot{Func: "count", Type: scalar.TypeInt64, Text: "count()"}),
 		slot("count", colInt, scalar.TypeInt64),
@@ -149,7 +152,7 @@ func testSlots() []Slot {
 		slot("min", colText, rowTypes[colText]), where(slot("max", colText, rowTypes[colText])), slot("max", colList, rowTypes[colList]),
 		slot("first", colText, rowTypes[colText]), slot("last", colText, rowTypes[colText]), where(slot("first", colInt, i)),
 		slot("last", colDec, rowTypes[colDec]), slot("first", colList, rowTypes[colList]),
-	}
+	}, moreSlots(slot, where)...)
 }
 
 type scenario struct {
@@ -247,6 +250,7 @@ func randomValues(r *rand.Rand, extreme bool) []scalar.Value {
 	return []scalar.Value{
 		null(scalar.String(word())), null(scalar.Int(num)), scalar.Uint(unum), null(scalar.Float(f)), null(scalar.Decimal(dec)),
 		null(scalar.String(word())), scalar.Bool(r.IntN(2) == 0), null(scalar.List(list...)), scalar.String(word()),
+		null(scalar.Bool(r.IntN(4) > 0)), null(scalar.Decimal(wideDecimal(r, extreme))),
 	}
 }
 
@@ -390,19 +394,22 @@ func naiveSlot(s Slot, rows []row) (scalar.Value, scalar.Code) {
 	switch s.Func {
 	case "count":
 		return scalar.Int(int64(len(kept))), 0
-	case "count_distinct":
+	case "count_distinct", "approx_distinct": // exact for so few
 		seen := map[string]bool{}
 		for _, r := range kept {
 			v := r.values[col]
 			if v.F == 0 {
 				v.F = 0
 			}
-			seen[fmt.Sprint(v.S, v.F, v.I)] = true
+			seen[fmt.Sprint(v.S, v.F, v.I, v.D)] = true
 		}
 		return scalar.Int(int64(len(seen))), 0
 	}
 	if len(kept) == 0 {
 		return scalar.Null, 0
+	}
+	if v, ok := naiveMore(s, col, kept); ok {
+		return v, 0
 	}
 	best := kept[0]
 	switch s.Func {
@@ -414,17 +421,8 @@ func naiveSlot(s Slot, rows []row) (scalar.Value, scalar.Code) {
 		}
 		return best.values[col], 0
 	case "first", "last":
-		less := func(a, b row) bool {
-			if a.ts != b.ts {
-				return a.ts < b.ts
-			}
-			if a.partition != b.partition {
-				return a.partition < b.partition
-			}
-			return a.offset < b.offset
-		}
 		for _, r := range kept {
-			if s.Func == "first" && less(r, best) || s.Func == "last" && less(best, r) {
+			if s.Func == "first" && before(r, best) || s.Func == "last" && before(best, r) {
 				best = r
 			}
 		}
