@@ -99,6 +99,8 @@ func (e *explainer) stages(stages []plan.Stage, cols []plan.Column) {
 			e.aggregate(st, cols)
 		case plan.StageChanges:
 			e.line("%-8s keeps the row of each key, to take it back when it is replaced", "changes")
+		case plan.StageExplode:
+			e.explode(st, cols)
 		}
 		cols = st.Out.Columns
 	}

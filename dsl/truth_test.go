@@ -165,6 +165,9 @@ func (x *runner) row(p *plan.Pipeline) {
 			in, ok = x.all(st.Project, in)
 		case plan.StageAggregate:
 			in, ok = x.aggregate(st.Agg, in)
+		case plan.StageExplode:
+			_, ok = x.eval(st.Explode.List, in)
+			in = x.added(st, in)
 		}
 		if !ok {
 			return
@@ -183,6 +186,15 @@ func (x *runner) row(p *plan.Pipeline) {
 			x.t.Fatalf("column %s of %s is written and was never read\n%s", c.Name, p.Name, x.text)
 		}
 	}
+}
+
+// added is a row with random values of the columns that a stage adds.
+func (x *runner) added(st *plan.Stage, in row) row {
+	out := append(row(nil), in...)
+	for _, c := range st.Out.Columns[len(in):] {
+		out = append(out, random(x.r, c.Type))
+	}
+	return out
 }
 
 func (x *runner) all(list []plan.NamedExpr, in row) (row, bool) {

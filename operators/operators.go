@@ -36,7 +36,7 @@ type Batch struct {
 	// Behind[i] is W_p: the watermark of the row's own partition before the row. A row is behind when
 	// Time[i] < Behind[i]. Nil when Partition is -1.
 	Behind     []EventTime
-	Offsets    []int64     // source offsets; nil when Partition is -1
+	Offsets    []int64     // source offsets, rising, the same for all rows that an Explode made of one; nil when Partition is -1
 	AppendTime []EventTime // when the log stamped the row, ns
 	// Origin finds the record of a row for side topics: its original key and value. It is valid until
 	// Release. A row that an aggregate made has no record; its Origin has Partition and Offset -1, the

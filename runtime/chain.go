@@ -85,7 +85,7 @@ func (c *chain) into(s *stageRun, b *operators.Batch, from string) {
 	}
 	n := s.counters
 	n.In += int64(b.Rows)
-	rows, before := int64(b.Rows), n.Out+n.Failed+n.Late
+	rows, before, failed := int64(b.Rows), n.Out+n.Failed+n.Late, n.Failed
 	s.op.Process(b, s)
 	rest := rows - (n.Out + n.Failed + n.Late - before)
 	switch s.op.(type) {
@@ -93,6 +93,8 @@ func (c *chain) into(s *stageRun, b *operators.Batch, from string) {
 		n.Filtered += rest
 	case *operators.TableFilter, *operators.TableProject:
 		n.Deleted -= rest
+	case *operators.Explode:
+		n.Folded += rows - (n.Failed - failed)
 	case operators.Stateful:
 		n.Folded += rest
 	}
@@ -188,6 +190,8 @@ func buildStage(input plan.Schema, st *plan.Stage, emitRows int, alloc memory.Al
 		return operators.NewProject(p, types(st.Out), alloc), nil
 	case plan.StageKey:
 		return operators.NewKey(operators.Columns(st.OutKey), pickTypes(types(input), st.OutKey), alloc), nil
+	case plan.StageExplode:
+		return buildExplode(low, st, alloc)
 	case plan.StageAggregate:
 		return buildAggregate(low, st, emitRows, alloc)
 	}

@@ -12,7 +12,7 @@ import (
 //
 //	In = Invalid + rows into the first stage
 //	a stage's In = Out + Filtered + Failed - Deleted (stages without state)
-//	a stage's In = Folded + Late + Failed           (windows)
+//	a stage's In = Folded + Late + Failed           (windows, and explode)
 //	rows out of the last stage = Out + Held + Unwritten
 //	Late = the stages' Late, Failed = the stages' Failed and Lost, and Unwritten
 type Counters struct {
@@ -36,7 +36,7 @@ type StageCounters struct {
 	Filtered int64  `json:"filtered"`
 	Late     int64  `json:"late"`
 	Failed   int64  `json:"failed"`
-	Folded   int64  `json:"folded"` // rows that went into groups
+	Folded   int64  `json:"folded"` // rows that went into groups, or were replaced by their elements
 	Lost     int64  `json:"lost"`   // groups whose result failed
 	// Deleted rows of a table have failed, and also went on as deletes of their keys.
 	Deleted int64 `json:"deleted,omitempty"`

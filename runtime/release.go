@@ -17,7 +17,7 @@ import (
 //
 //	r = max(event time, W_p before the row)
 //
-// and leaves, in the order (r, source partition, source offset), once the pipeline's watermark W is
+// and leaves, in the order (r, source partition, source offset, place among the rows of the offset), once the pipeline's watermark W is
 // above r. No row with a smaller place can come later: W is the minimum of the W_p, and a later row of
 // partition p has r >= W_p >= W. Held rows are keyed state, so a restart keeps them. After a declared end
 // nothing says when a partition has given all, so rows that come later leave as they come.
@@ -34,8 +34,9 @@ type heldRow struct {
 	at        int64 // r
 	source    int32
 	offset    int64
-	partition int32 // derived partition
-	time      int64 // event time, ns
+	place     uint32 // among the rows that an explode made of one record
+	partition int32  // derived partition
+	time      int64  // event time, ns
 	late      bool
 	lateness  int64 // W_p, when late
 	key       []byte
@@ -48,8 +49,10 @@ func (a *heldRow) before(b *heldRow) bool {
 		return a.at < b.at
 	case a.source != b.source:
 		return a.source < b.source
+	case a.offset != b.offset:
+		return a.offset < b.offset
 	}
-	return a.offset < b.offset
+	return a.place < b.place
 }
 
 type heldRows []heldRow
@@ -98,22 +101,25 @@ func (r *releaser) ready(w operators.EventTime) bool {
 // changes writes what changed since the last call as keyed state. A row that came and went inside one
 // step leaves no trace.
 func (r *releaser) changes(put func(key, value []byte)) {
-	gone := make(map[[20]byte]bool, len(r.removed))
+	gone := make(map[heldPlace]bool, len(r.removed))
 	for i := range r.removed {
-		gone[r.removed[i].stateKey()] = true
+		gone[r.removed[i].heldPlace()] = true
 	}
-	fresh := make(map[[20]byte]bool, len(r.added))
+	fresh := make(map[heldPlace]bool, len(r.added))
+	var key []byte
 	for i := range r.added {
-		k := r.added[i].stateKey()
+		k := r.added[i].heldPlace()
 		fresh[k] = true
 		if !gone[k] {
-			put(k[:], r.added[i].stateValue())
+			key = k.stateKey(key[:0])
+			put(key, r.added[i].stateValue())
 		}
 	}
 	for i := range r.removed {
-		k := r.removed[i].stateKey()
+		k := r.removed[i].heldPlace()
 		if !fresh[k] {
-			put(k[:], nil)
+			key = k.stateKey(key[:0])
+			put(key, nil)
 		}
 	}
 	clear(r.added)
@@ -121,13 +127,25 @@ func (r *releaser) changes(put func(key, value []byte)) {
 	r.added, r.removed, r.changed = r.added[:0], r.removed[:0], 0
 }
 
-// stateKey sorts like before: 8 bytes r with the sign flipped, 4 bytes partition, 8 bytes offset, all
-// big-endian.
-func (h *heldRow) stateKey() (k [20]byte) {
-	binary.BigEndian.PutUint64(k[0:], uint64(h.at)^(1<<63))
-	binary.BigEndian.PutUint32(k[8:], uint32(h.source))
-	binary.BigEndian.PutUint64(k[12:], uint64(h.offset))
-	return k
+// A heldPlace names a held row.
+type heldPlace struct {
+	at, offset int64
+	source     int32
+	place      uint32
+}
+
+func (h *heldRow) heldPlace() heldPlace { return heldPlace{h.at, h.offset, h.source, h.place} }
+
+// stateKey sorts like before: 8 bytes r with the sign flipped, 4 bytes partition, 8 bytes offset, and 4
+// bytes place unless it is the first, all big-endian.
+func (h heldPlace) stateKey(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(h.at)^(1<<63))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(h.source))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(h.offset))
+	if h.place > 0 {
+		dst = binary.BigEndian.AppendUint32(dst, h.place)
+	}
+	return dst
 }
 
 const (
@@ -163,7 +181,7 @@ var errHeldRow = errors.New("runtime: malformed held row in the state of a pipel
 
 // restore gives back a row that changes once put.
 func (r *releaser) restore(key, value []byte) error {
-	if len(key) != 20 || len(value) < 2 || value[0] != heldVersion {
+	if len(key) != 20 && len(key) != 24 || len(value) < 2 || value[0] != heldVersion {
 		return errHeldRow
 	}
 	row := heldRow{
@@ -171,6 +189,9 @@ func (r *releaser) restore(key, value []byte) error {
 		source: int32(binary.BigEndian.Uint32(key[8:])),
 		offset: int64(binary.BigEndian.Uint64(key[12:])),
 		late:   value[1]&heldLate != 0,
+	}
+	if len(key) == 24 {
+		row.place = binary.BigEndian.Uint32(key[20:])
 	}
 	flags, b := value[1], value[2:]
 	var partition int64

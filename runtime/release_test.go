@@ -31,6 +31,10 @@ func rowsOfSources(rng *rand.Rand, sources, n int) [][]heldRow {
 			}
 			w = max(w, row.time-10)
 			out[p] = append(out[p], row)
+			for n := rng.IntN(3); n > 0 && rng.IntN(5) == 0; n-- { // an explode made several of one record
+				row.place++
+				out[p] = append(out[p], row)
+			}
 		}
 	}
 	return out
@@ -130,28 +134,31 @@ func TestHeldRowsAreReadBackAsTheyWere(t *testing.T) {
 		{at: math.MinInt64, source: 0, offset: 0, time: math.MinInt64},
 		{at: math.MaxInt64, source: math.MaxInt32, offset: math.MaxInt64, partition: 9, time: -1, late: true, lateness: math.MaxInt64, key: []byte{}, value: []byte("v")},
 		{at: -5, source: 1, offset: 7, partition: 1, time: -5, key: []byte("k")},
+		{at: -5, source: 1, offset: 7, place: 2, partition: 1, time: -5, key: []byte("k")},
+		{at: -5, source: 1, offset: 8, partition: 1, time: -5, key: []byte("k")},
 	}
 	var keys []string
 	for _, row := range rows {
-		k := row.stateKey()
-		keys = append(keys, string(k[:]))
+		k := row.heldPlace().stateKey(nil)
+		keys = append(keys, string(k))
 		r := &releaser{}
-		if err := r.restore(k[:], row.stateValue()); err != nil {
+		if err := r.restore(k, row.stateValue()); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(r.rows[0], row) {
 			t.Errorf("got %+v, want %+v", r.rows[0], row)
 		}
 	}
-	if keys[0] > keys[2] || keys[2] > keys[1] {
+	if keys[0] > keys[2] || keys[2] > keys[3] || keys[3] > keys[4] || keys[4] > keys[1] {
 		t.Error("state keys do not sort like release times")
 	}
 }
 
 func FuzzHeldRow(f *testing.F) {
 	row := heldRow{at: 5, time: 6, late: true, lateness: 7, key: []byte("k"), value: []byte("v")}
-	k := row.stateKey()
-	f.Add(k[:], row.stateValue())
+	f.Add(row.heldPlace().stateKey(nil), row.stateValue())
+	row.place = 3
+	f.Add(row.heldPlace().stateKey(nil), row.stateValue())
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		r := &releaser{}
 		if r.restore(key, value) != nil {
@@ -159,8 +166,7 @@ func FuzzHeldRow(f *testing.F) {
 		}
 		got := r.rows[0]
 		again := &releaser{}
-		k := got.stateKey()
-		if err := again.restore(k[:], got.stateValue()); err != nil || !reflect.DeepEqual(again.rows[0], got) {
+		if err := again.restore(got.heldPlace().stateKey(nil), got.stateValue()); err != nil || !reflect.DeepEqual(again.rows[0], got) {
 			t.Fatalf("%+v becomes %+v, %v", got, again.rows[0], err)
 		}
 	})

@@ -103,6 +103,7 @@ type sink struct {
 	keepPart bool      // rows stay in their source partition
 	keyed    bool      // rows are those of a table or changelog: they have their keys, and may be deletes
 	release  *releaser // or wait for the watermark
+	last     lastHeld  // the row that was held last
 	counters *Counters
 	bytes    int // encoded since the last take
 
@@ -118,6 +119,13 @@ type sink struct {
 	value   []byte
 	headers []record.KV
 	words   [2][8]byte // values of headers
+}
+
+type lastHeld struct {
+	known  bool
+	source int32
+	offset int64
+	place  uint32
 }
 
 // A refusal says which kinds of rows stop a pipeline.
@@ -183,6 +191,7 @@ func (s *sink) write(b *operators.Batch, stage string) {
 			continue
 		}
 		row.source, row.offset, row.at = b.Partition, b.Offsets[i], b.Time[i]
+		row.place = s.placeOf(row.source, row.offset)
 		if row.late {
 			row.at = row.lateness
 		}
@@ -199,6 +208,16 @@ func (s *sink) write(b *operators.Batch, stage string) {
 		s.counters.Unwritten += int64(len(errs))
 		s.fail(b, errs, stage)
 	}
+}
+
+// placeOf is the place of the next row among those of its record, which come one after the other.
+func (s *sink) placeOf(source int32, offset int64) uint32 {
+	if l := &s.last; l.known && l.source == source && l.offset == offset {
+		l.place++
+	} else {
+		*l = lastHeld{known: true, source: source, offset: offset}
+	}
+	return s.last.place
 }
 
 // encodeKeys encodes the record keys of a batch: nil without key columns, a nil key for null.
@@ -265,7 +284,7 @@ func (s *sink) give() (failed []int64) {
 	slices.SortStableFunc(s.aside, func(a, b asideRow) int { return cmp.Compare(a.offset, b.offset) })
 	for i := range s.aside {
 		r := &s.aside[i]
-		if r.failed {
+		if n := len(failed); r.failed && (n == 0 || failed[n-1] != r.offset) { // once for all rows of a record
 			failed = append(failed, r.offset)
 		}
 		if r.to != nil {

@@ -264,7 +264,7 @@ var notBuiltStages = map[string]string{
 	"join": "joining two streams", "lookup": "reading a table beside a stream", "match": "patterns over time",
 	"over": "values over the rows before", "top": "the largest rows of a group", "dedup": "dropping repetitions",
 	"route": "sending rows to several topics", "check": "sending bad rows elsewhere",
-	"explode": "a row for each element of a list", "union": "several inputs in one",
+	"union": "several inputs in one",
 }
 
 // stage checks one stage and moves f on.
@@ -296,6 +296,8 @@ func (c *checker) stage(f *flow, st *syntax.Stage) {
 		c.keyStage(f, st)
 	case "agg":
 		c.aggregateStage(f, st)
+	case "explode":
+		c.explode(f, st)
 	default:
 		c.notBuilt("stage", "`"+st.Word+"`", c.wordSpan(st.Pos), "")
 		f.unknown = true

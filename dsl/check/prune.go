@@ -47,6 +47,12 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 			}
 			st.Agg = &a
 			moved = nil
+		case plan.StageExplode:
+			x := *st.Explode
+			x.List = r.expr(x.List)
+			st.Explode = &x
+			st.Out, moved = r.extended(st.Out)
+			st.OutKey = r.key(st.OutKey)
 		}
 		out[i] = st
 	}
@@ -99,6 +105,23 @@ func (r remap) schema(s plan.Schema) plan.Schema {
 		}
 	}
 	return out
+}
+
+// extended is schema for a stage that adds columns to those of its input. It also gives the places of the
+// columns after it.
+func (r remap) extended(s plan.Schema) (out plan.Schema, moved []int) {
+	if r.moved == nil {
+		return s, nil
+	}
+	for i, c := range s.Columns {
+		if i < len(r.moved) && r.moved[i] < 0 {
+			moved = append(moved, -1)
+			continue
+		}
+		moved = append(moved, len(out.Columns))
+		out.Columns = append(out.Columns, c)
+	}
+	return out, moved
 }
 
 // key moves the key's columns; a key that lost one is none.
@@ -157,6 +180,9 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 		for _, k := range st.OutKey {
 			in[k] = true
 		}
+	case plan.StageExplode:
+		copy(in, live)
+		mark(in, st.Explode.List)
 	case plan.StageAggregate:
 		for _, b := range st.Agg.By {
 			mark(in, b.Expr)

@@ -165,6 +165,7 @@ const (
 	// StageChanges makes a changelog of a table: it keeps the row of each key, and takes it back before
 	// the next one. Out and OutKey are those of its input.
 	StageChanges
+	StageExplode
 )
 
 // A Stage transforms a stream of rows. Its expressions see the columns of the stage before it (of the
@@ -181,6 +182,7 @@ type Stage struct {
 	Filter  *Expr       // StageFilter: bool, not nullable
 	Project []NamedExpr // StageProject: every output column, in order
 	Agg     *Aggregate  // StageAggregate
+	Explode *Explode    // StageExplode
 }
 
 // A NamedExpr is an output column.

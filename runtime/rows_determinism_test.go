@@ -1,0 +1,19 @@
+package runtime_test
+
+// The stages that keep rows, or make several of one.
+const rowStages = `
+topic src {
+  user: string, kind: string, amount: float64, qty: int64, big: int64, note: string?, ts: time("ms"),
+} with key (user), partitions 3, time ts lag 2s future 1h
+
+topic parts = from src |> explode left filter([1, 2, 3], # < qty) as part index i |> set share = div(60, qty - (part ?? 0))
+topic spread = from src |> explode [kind, user, kind] as word |> where word != "b" |> select word, qty |> key (word) with partitions 2
+topic counted = from src |> explode split(kind, "a") as word |> agg n = count(), head = first(note), q = sum(qty) by word window tumble(10s)
+`
+
+var rowSuite = suite{
+	module:    rowStages,
+	pipelines: []string{"parts", "spread", "counted"},
+	topics:    []string{"parts", "parts_errors", "spread", "counted", "counted_late", "src_invalid"},
+	exercised: []string{"parts", "parts_errors", "spread", "counted", "counted_late"},
+}
