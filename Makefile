@@ -45,11 +45,15 @@ lint: ## gofumpt, go vet, staticcheck
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
 
+# Nexmark's queries, by their place in the file.
+NEXMARK = $(shell sed -n 's|^// \(q[0-9]*\)$$|\1|p' internal/nexmark/queries.hr)
+
 bench: build ## measure: the figures of the README, then the package benchmarks
 	$(BIN) bench ingest --compare
 	$(BIN) bench ingest --client native
 	$(BIN) bench latency
 	$(BIN) bench pipeline
+	for q in $(NEXMARK); do $(BIN) bench nexmark --query $$q || exit 1; done
 	$(BIN) bench partitions
 	$(BIN) bench recovery
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./...
@@ -59,6 +63,7 @@ bench-short: build ## run every benchmark for a moment, to prove that it works
 	$(BIN) bench ingest --seconds 2 --client native
 	$(BIN) bench latency --seconds 2
 	$(BIN) bench pipeline --rows 200000
+	for q in $(NEXMARK); do $(BIN) bench nexmark --query $$q --events 20000 || exit 1; done
 	$(BIN) bench partitions --topics 500 --partitions 100
 	$(BIN) bench recovery --seconds 2
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...

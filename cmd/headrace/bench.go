@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headrace/headrace/internal/bench"
+	"github.com/headrace/headrace/internal/nexmark"
 )
 
 func (a *app) benchCmd() *cobra.Command {
@@ -19,8 +20,8 @@ func (a *app) benchCmd() *cobra.Command {
 		Long: `Bench measures end to end and prints each figure beside what bounds it: the disk's own sync time,
 memory and processor time. Without --server a server runs inside the process, in a temporary directory.
 
-With --server, and --http for its HTTP address, ingest, latency, pipeline and replay measure a server that runs. They
-make topics named bench-... on it, pipeline a module too, and remove them at the end, also after Ctrl-C; with --keep they
+With --server, and --http for its HTTP address, ingest, latency, pipeline, nexmark and replay measure a server that
+runs. They make topics named bench-... on it, pipeline and nexmark a module too, and remove them at the end, also after Ctrl-C; with --keep they
 stay. The other benchmarks kill, restart or fill a server of their own and refuse --server.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -106,6 +107,13 @@ stay. The other benchmarks kill, restart or fill a server of their own and refus
 		partitions(c, 2)
 		keep(c)
 	}, bench.Pipeline)
+	one("nexmark", "A query of Nexmark over events in the log", "nexmark --query q1 --events 1000000", func(c *cobra.Command) {
+		c.Flags().StringVar(&o.Query, "query", "", "the query, one of "+nexmark.Names()+" (default q0)")
+		c.Flags().Int64Var(&o.Events, "events", 0, "events, made and written before the clock starts (default 1000000)")
+		c.Flags().Int64Var(&o.EventRate, "event-rate", 0, "events in a second of event time (default 10000)")
+		partitions(c, 2)
+		keep(c)
+	}, bench.Nexmark)
 	var idle bool
 	one("partitions", "Many partitions: throughput, or start and idle memory", "partitions --active 10000", func(c *cobra.Command) {
 		c.Flags().IntVar(&o.Active, "active", 0, "measure the throughput of so many partitions against 10, by turns, with records of --size or of 100 B and 1 KiB")

@@ -57,6 +57,7 @@ type Report struct {
 	RateReached float64 `json:"rate_reached,omitempty"`
 
 	replayReport
+	nexmarkReport
 	backlogReport
 	diskReport
 
@@ -101,6 +102,11 @@ type Options struct {
 	Bytes      int64     // of replay: to fill the topic with
 	Cold       bool      // of replay: from the disk
 	Out        io.Writer // progress, for people
+
+	// Of nexmark.
+	Query     string // its name; "" is q0
+	Events    int64
+	EventRate int64 // events a second of event time
 
 	// Of ingest and latency.
 	Client      string // kgo or native; "" is kgo, of replay native
@@ -285,6 +291,7 @@ func (r *Report) Text() string {
 	if r.StartMs > 0 {
 		line("ready after", "%.0f ms", r.StartMs)
 	}
+	r.nexmarkReport.text(line)
 	r.replayText(line)
 	r.backlogText(line)
 	if r.DiskSyncMs > 0 {

@@ -302,3 +302,21 @@ func (c cancelling) Write(p []byte) (int, error) {
 	c.cancel()
 	return len(p), nil
 }
+
+func TestNexmarkRunsAQuery(t *testing.T) {
+	r, err := Nexmark(t.Context(), Options{Query: "q2", Events: 10_000, EventRate: 1000, Partitions: 3, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Nexmark(t.Context(), Options{Query: "q2", Events: 10_000, EventRate: 1000, Partitions: 1, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.OutputRows == 0 || r.OutputRows != again.OutputRows || r.OutputSHA256 != again.OutputSHA256 || r.EventsPerSecond <= 0 || r.EventsPerSecondCore <= 0 {
+		t.Errorf("3 partitions: %+v; 1: %+v", r.nexmarkReport, again.nexmarkReport)
+	}
+	var bad *OptionError
+	if _, err := Nexmark(t.Context(), Options{Query: "q99"}); !errors.As(err, &bad) || !strings.Contains(err.Error(), "q0") {
+		t.Errorf("q99: %v", err)
+	}
+}

@@ -33,6 +33,8 @@ var Bounds = []Bound{
 	{"rows", 1_000_000_000},
 	{"bytes", 64 << 30},
 	{"connections", 1000},
+	{"events", 1_000_000_000},
+	{"event-rate", 1_000_000_000},
 }
 
 // Check returns an *OptionError for a value out of range.
@@ -61,6 +63,10 @@ func (o *Options) value(flag string) int64 {
 		return int64(o.Rows)
 	case "bytes":
 		return o.Bytes
+	case "events":
+		return o.Events
+	case "event-rate":
+		return o.EventRate
 	}
 	return int64(o.Connections)
 }

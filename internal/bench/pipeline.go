@@ -61,25 +61,8 @@ func Pipeline(ctx context.Context, o Options) (rep *Report, err error) {
 		return nil, err
 	}
 	name := ident + "/" + ident + "_sums"
-	for {
-		p, err := t.api().Pipeline(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		if p.Watermark == "+inf" {
-			if p.Counters.In != int64(o.Rows) || p.Counters.Failed+p.Counters.Invalid > 0 {
-				return nil, fmt.Errorf("bench: the pipeline read %d of %d rows, %d failed", p.Counters.In, o.Rows, p.Counters.Failed+p.Counters.Invalid)
-			}
-			break
-		}
-		if p.State != "running" && p.State != "starting" {
-			return nil, fmt.Errorf("bench: the pipeline is %s: %s", p.State, p.Reason)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(2 * time.Millisecond):
-		}
+	if err := t.untilEnd(ctx, name, int64(o.Rows)); err != nil {
+		return nil, err
 	}
 	took := time.Since(began)
 	r.CPUSeconds, r.Seconds = cpuSeconds()-cpu, took.Seconds()

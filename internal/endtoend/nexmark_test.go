@@ -1,0 +1,117 @@
+package endtoend
+
+import (
+	"encoding/json"
+	"math/big"
+	"strings"
+	"testing"
+
+	"github.com/headrace/headrace/internal/nexmark"
+	"github.com/headrace/headrace/runtime"
+)
+
+// nexmarkRig runs queries over events of seed 1 at 1,000 a second of event time, event k in partition k mod partitions.
+func nexmarkRig(t *testing.T, events int64, partitions int, queries ...string) *rig {
+	t.Helper()
+	text, err := nexmark.Module(queries...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRigWith(t, runtime.Options{Workers: 2})
+	r.apply(strings.Replace(text, "with format json, time", "with format json, partitions 4, time", 1))
+	for p, part := range nexmarkRows(events, partitions)(nil)["nexmark"] {
+		var msgs []msg
+		for _, rec := range part {
+			msgs = append(msgs, msg{ts: 1, value: string(rec.Value)})
+		}
+		r.put("nexmark", p, msgs...)
+	}
+	r.end("nexmark")
+	return r
+}
+
+// The answers for 100,000 events were computed by independent programs.
+func TestNexmarkGivesTheKnownAnswers(t *testing.T) {
+	var queries []string
+	for name := range nexmarkAnswers {
+		queries = append(queries, name)
+	}
+	r := nexmarkRig(t, 100_000, 4, queries...)
+	for name, check := range nexmarkAnswers {
+		t.Run(name, func(t *testing.T) {
+			rows := r.rows(name)
+			out := make([]map[string]json.RawMessage, len(rows))
+			for i, w := range rows {
+				if err := json.Unmarshal([]byte(w.value), &out[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			check(t, out)
+		})
+	}
+}
+
+type nexmarkCheck func(t *testing.T, rows []map[string]json.RawMessage)
+
+var nexmarkAnswers = map[string]nexmarkCheck{
+	"q0": func(t *testing.T, rows []map[string]json.RawMessage) { counted(t, rows, 92_000) },
+	"q1": func(t *testing.T, rows []map[string]json.RawMessage) {
+		counted(t, rows, 92_000)
+		summed(t, rows, "price", "603891284774.588")
+	},
+	"q2": func(t *testing.T, rows []map[string]json.RawMessage) {
+		counted(t, rows, 382)
+		summed(t, rows, "price", "2577149732")
+	},
+	"q10": func(t *testing.T, rows []map[string]json.RawMessage) { counted(t, rows, 92_000) },
+	"q14": func(t *testing.T, rows []map[string]json.RawMessage) {
+		counted(t, rows, 26_213)
+		summed(t, rows, "c_counts", "68048")
+	},
+	"q21": func(t *testing.T, rows []map[string]json.RawMessage) {
+		counted(t, rows, 87_469)
+		apple := 0
+		for _, r := range rows {
+			if string(r["channel"]) == `"Apple"` && string(r["channel_id"]) == `"0"` {
+				apple++
+			}
+		}
+		if apple != 11_532 {
+			t.Errorf("%d rows of Apple", apple)
+		}
+	},
+	"q22": func(t *testing.T, rows []map[string]json.RawMessage) {
+		counted(t, rows, 92_000)
+		seen := map[string]bool{}
+		for _, r := range rows {
+			seen[string(r["dir1"])] = true
+		}
+		if len(seen) != 9288 {
+			t.Errorf("%d different first directories", len(seen))
+		}
+	},
+}
+
+func counted(t *testing.T, rows []map[string]json.RawMessage, want int) {
+	t.Helper()
+	if len(rows) != want {
+		t.Errorf("%d rows, want %d", len(rows), want)
+	}
+}
+
+// summed adds a column exactly.
+func summed(t *testing.T, rows []map[string]json.RawMessage, column, want string) {
+	t.Helper()
+	sum := new(big.Rat)
+	for _, r := range rows {
+		x, ok := new(big.Rat).SetString(string(r[column]))
+		if !ok {
+			t.Fatalf("%s is %s", column, r[column])
+		}
+		sum.Add(sum, x)
+	}
+	w, _ := new(big.Rat).SetString(want)
+	if sum.Cmp(w) != 0 {
+		t.Errorf("the sum of %s is %s, want %s", column, sum.FloatString(3), want)
+	}
+}
