@@ -284,14 +284,17 @@ func stateText(p *plan.Pipeline) string {
 			if a.Window.Size%a.Window.Every != 0 {
 				windows++
 			}
-			bytes, open := int64(48), ""
+			bytes, open, bounded := int64(48), "", ""
 			for _, b := range a.By {
 				bytes += typeBytes(b.Expr.Type)
 			}
 			for _, s := range a.Slots {
 				bytes += 8 + typeBytes(s.Type)
-				if s.Func == "count_distinct" {
+				switch s.Func {
+				case "count_distinct", "median", "quantile":
 					open = " plus the distinct values of a window"
+				case "list", "set", "top_k", "join", "approx_distinct", "approx_quantile":
+					bounded = " plus what " + s.Func + " keeps"
 				}
 			}
 			text := fmt.Sprintf("until the window ends (%s + lag %s), about %d B x keys", durationText(a.Window.Size), durationText(p.Source.Time.Lag), bytes*windows)
@@ -304,7 +307,7 @@ func stateText(p *plan.Pipeline) string {
 			if len(a.By) == 0 {
 				text = strings.Replace(text, " x keys", "", 1)
 			}
-			out = append(out, text+open)
+			out = append(out, text+open+bounded)
 		}
 	}
 	if len(out) == 0 {

@@ -10,20 +10,16 @@ import (
 	"github.com/headrace/headrace/internal/scalar"
 )
 
-// An aggregateKind says what an aggregate takes and whether it is built.
-type aggregateKind struct {
-	built    bool
-	min, max int
-}
+// An aggregateKind says how many arguments an aggregate takes.
+type aggregateKind struct{ min, max int }
 
 // aggregates are the functions that fold the rows of a group.
 var aggregates = map[string]aggregateKind{
-	"count": {true, 0, 1}, "sum": {true, 1, 1}, "min": {true, 1, 1}, "max": {true, 1, 1}, "avg": {true, 1, 1},
-	"count_distinct": {true, 1, 1}, "first": {true, 1, 1}, "last": {true, 1, 1},
-	"any_value": {true, 1, 1}, "bool_and": {true, 1, 1}, "bool_or": {true, 1, 1},
-	"stddev_pop": {true, 1, 1}, "stddev_samp": {true, 1, 1}, "var_pop": {true, 1, 1}, "var_samp": {true, 1, 1},
-	"approx_quantile": {true, 2, 2}, "approx_distinct": {true, 1, 1}, "arg_min": {true, 2, 2}, "arg_max": {true, 2, 2},
-	"list": {}, "set": {}, "median": {}, "quantile": {}, "top_k": {}, "join": {},
+	"count": {0, 1}, "sum": {1, 1}, "min": {1, 1}, "max": {1, 1}, "avg": {1, 1}, "count_distinct": {1, 1}, "approx_distinct": {1, 1},
+	"first": {1, 1}, "last": {1, 1}, "any_value": {1, 1}, "arg_min": {2, 2}, "arg_max": {2, 2}, "bool_and": {1, 1}, "bool_or": {1, 1},
+	"stddev_pop": {1, 1}, "stddev_samp": {1, 1}, "var_pop": {1, 1}, "var_samp": {1, 1},
+	"median": {1, 1}, "quantile": {2, 2}, "approx_quantile": {2, 2},
+	"list": {2, 2}, "set": {2, 2}, "top_k": {2, 2}, "join": {2, 2},
 }
 
 const (
@@ -85,7 +81,7 @@ func (w *walk) rowValue(n ast.Node, s *scope) bool {
 	found, folded := false, map[ast.Node]bool{}
 	visit(n, func(m ast.Node) {
 		if call, ok := m.(*ast.CallNode); ok {
-			if id, ok := call.Callee.(*ast.IdentifierNode); ok && aggregates[id.Value].built {
+			if id, ok := call.Callee.(*ast.IdentifierNode); ok && isAggregate(id.Value) {
 				for _, a := range call.Arguments {
 					visit(a, func(x ast.Node) { folded[x] = true })
 				}
@@ -96,6 +92,11 @@ func (w *walk) rowValue(n ast.Node, s *scope) bool {
 		}
 	})
 	return found
+}
+
+func isAggregate(name string) bool {
+	_, ok := aggregates[name]
+	return ok
 }
 
 // listCall says whether a function with the name of an aggregate is meant as the function of a list, or
@@ -128,11 +129,6 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 				break
 			}
 		}
-		return failed
-	}
-	if !kind.built {
-		w.c.notBuilt("aggregate-"+name, "the aggregate `"+name+"`", at, "").
-			fix("docs/language.md lists those that are")
 		return failed
 	}
 	if len(nodes) < kind.min || len(nodes) > kind.max {
@@ -210,10 +206,14 @@ func (w *walk) aggregateArg(call *plan.AggCall, arg typed, n ast.Node) bool {
 	bad := func(want string) bool {
 		f := w.err("E0111", n, "the aggregate `%s` needs %s, this is %s", call.Func, want, TypeString(t)).because("it works on the values themselves, and these are of another kind")
 		switch {
+		case want == "single values":
+			f.because("values with parts are not compared as a whole").fix("give it one of the parts")
 		case t.Kind == scalar.KindString:
 			f.because("a text is not read as a number by itself").fix("cast it: `int(%s)`", w.text(n))
 		case t.Kind == scalar.KindBool:
 			f.because("true and false are no numbers").fix("count the rows where it holds: `count() where %s`", w.text(n))
+		case t.Kind == scalar.KindList || t.Kind == scalar.KindMap || t.Kind == scalar.KindStruct:
+			f.fix("give it one of the parts")
 		default:
 			f.fix("give it a number")
 		}
@@ -266,6 +266,46 @@ func (w *walk) aggregateArg(call *plan.AggCall, arg typed, n ast.Node) bool {
 			return bad("a value with an order")
 		}
 		widen, call.Type = t, t.NonNull()
+	case "median", "quantile":
+		call.Type = scalar.TypeFloat64
+		switch {
+		case t.Kind.Signed():
+			widen = scalar.TypeInt64
+		case t.Kind.Unsigned():
+			widen = scalar.TypeUint64
+		case t.Kind.Float():
+			widen = scalar.TypeFloat64
+		case t.Kind == scalar.KindDecimal:
+			s := max(t.Scale, 6)
+			widen, call.Type = t, scalar.DecimalType(min(t.Precision-t.Scale+s, scalar.MaxPrecision), s)
+		case t.Kind == scalar.KindDuration:
+			widen, call.Type = t, scalar.TypeDuration
+		default:
+			return bad("a number or a duration")
+		}
+	case "list", "set", "top_k":
+		switch t.Kind {
+		case scalar.KindList, scalar.KindMap, scalar.KindStruct:
+			if call.Func != "list" {
+				return bad("single values")
+			}
+		case scalar.KindBool:
+			if call.Func == "top_k" {
+				return bad("a value with an order")
+			}
+		}
+		widen, call.Type = t, scalar.ListType(t.NonNull())
+	case "join":
+		if t.Kind != scalar.KindString {
+			f := w.err("E0111", n, "the aggregate `join` needs a string, this is %s", TypeString(t)).because("it puts texts one after the other")
+			if t.Kind == scalar.KindList {
+				f.fix("the texts of a list are joined by the function: `first(::join(%s, \",\"))`", w.text(n))
+			} else {
+				f.fix("make a text of it: `string(%s)`", w.text(n))
+			}
+			return false
+		}
+		widen, call.Type = t, scalar.TypeString
 	case "bool_and", "bool_or":
 		if t.Kind != scalar.KindBool {
 			w.err("E0113", n, "the aggregate `%s` needs a bool, this is %s", call.Func, TypeString(t)).

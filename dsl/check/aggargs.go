@@ -14,7 +14,15 @@ func aggregateForm(name string) (why, form string) {
 		return "it gives the x of the row with the least y", "`arg_min(x, y)`"
 	case "arg_max":
 		return "it gives the x of the row with the greatest y", "`arg_max(x, y)`"
-	case "approx_quantile":
+	case "list":
+		return "a group keeps the first values only, and needs to know how many", "`list(x, 100)`"
+	case "set":
+		return "a group keeps the least values only, and needs to know how many", "`set(x, 100)`"
+	case "top_k":
+		return "it needs to know how many of the greatest values", "`top_k(x, 10)`"
+	case "join":
+		return "it needs to know what stands between the texts", "`join(x, \", \")`"
+	case "quantile", "approx_quantile":
 		return "it needs to know which quantile, 0 to 1", "`" + name + "(x, 0.95)`"
 	}
 	return "it folds one value a row", "`" + name + "(x)`"
@@ -43,7 +51,40 @@ func (w *walk) secondArg(call *plan.AggCall, n ast.Node, in *scope) bool {
 		return false
 	}
 	call.Param = arg.e
+	switch call.Func {
+	case "list", "set", "top_k":
+		return w.countArg(call, t, n, form)
+	case "join":
+		if t.Kind != scalar.KindString {
+			w.err("E0111", n, "the second argument of `join` is a string, this is %s", TypeString(t)).
+				because("it stands between the texts").fix("%s", form)
+			return false
+		}
+		return true
+	}
 	return w.quantileArg(call, t, n, form)
+}
+
+// maxKept bounds the values that list, set and top_k keep of a group.
+const maxKept = 10_000
+
+// countArg checks how many values are kept.
+func (w *walk) countArg(call *plan.AggCall, t scalar.Type, n ast.Node, form string) bool {
+	if !t.Kind.Integer() {
+		w.err("E0111", n, "the second argument of `%s` is a whole number, this is %s", call.Func, TypeString(t)).
+			because("it says how many values a group keeps").fix("%s", form)
+		return false
+	}
+	v, code := scalar.Cast(call.Param.Value, t, scalar.TypeInt64)
+	if code != scalar.CodeNone || v.I < 1 || v.I > maxKept {
+		w.err("E0404", n, "`%s` keeps 1 to %d values of a group, not %s", call.Func, maxKept, w.text(n)).
+			because("what a group keeps is bounded").fix("%s", form)
+		return false
+	}
+	e := *call.Param
+	e.Type, e.Value = scalar.TypeInt64, v
+	call.Param = &e
+	return true
 }
 
 // comparedArg is the y of arg_min(x, y).

@@ -40,11 +40,15 @@ var foreignFunctions = map[string]string{
 	"regexp_extract": "extract(s, re, group)", "regexp_like": "s matches re", "like": "s contains t", "startswith": "s startsWith t",
 	"format": "fmt(t, layout)", "date_format": "fmt(t, layout)", "extract_year": "year(t)", "avg_over": "avg(x)",
 	"time": "from_epoch(n, \"ms\")` or `parse_time(s, layout)", "timestamp": "from_epoch(n, \"ms\")` or `parse_time(s, layout)", "average": "avg(x)",
-	"mean_over": "avg(x)", "nunique": "count_distinct(x)", "approx_count_distinct": "count_distinct(x)", "strpos": "indexOf(s, t)", "position": "indexOf(s, t)",
+	"mean_over": "avg(x)", "nunique": "count_distinct(x)", "approx_count_distinct": "approx_distinct(x)", "strpos": "indexOf(s, t)", "position": "indexOf(s, t)",
 	"instr": "indexOf(s, t)", "left": "substr(s, 0, n)", "right": "substr(s, -n)", "split_part": "part(s, sep, i)", "ucase": "upper(s)", "lcase": "lower(s)",
 	"regexp_replace": "replace(s, a, b)", "greatest": "max(a, b)", "least": "min(a, b)", "exists": "any(xs, # > 1)", "unix_timestamp": "epoch(t, \"s\")",
 	"from_unixtime": "from_epoch(n, \"s\")", "strftime": "fmt(t, layout)", "to_date": "date_of(parse_time(s, layout))", "datediff": "t - u", "concat_str": "a + b",
 	"toString": "string(x)", "parseInt": "int(s)", "parse_int": "int(s)", "str": "string(x)", "length_utf8": "len(x)", "floor_div": "div(a, b)", "dayofweek": "weekday(t)",
+	"stddev": "stddev_samp(x)", "stdev": "stddev_samp(x)", "variance": "var_samp(x)", "every": "bool_and(x)", "percentile": "quantile(x, 0.95)",
+	"percentile_cont": "quantile(x, 0.95)", "approx_percentile": "approx_quantile(x, 0.95)", "array_agg": "list(x, 100)", "collect_list": "list(x, 100)",
+	"make_list": "list(x, 100)", "collect_set": "set(x, 100)", "make_set": "set(x, 100)", "string_agg": "join(x, \", \")", "listagg": "join(x, \", \")",
+	"group_concat": "join(x, \", \")", "max_by": "arg_max(x, y)", "min_by": "arg_min(x, y)", "argmax": "arg_max(x, y)", "argmin": "arg_min(x, y)",
 	"current_timestamp": "record.append_time", "modulo": "mod(a, b)", "power": "pow(a, b)", "ceiling": "ceil(x)",
 }
 
@@ -198,10 +202,8 @@ func (w *walk) unknownFunction(name string, at span, s *scope) {
 	}
 	names := scalar.Names()
 	if s.agg != nil {
-		for n, a := range aggregates {
-			if a.built {
-				names = append(names, n)
-			}
+		for n := range aggregates {
+			names = append(names, n)
 		}
 	}
 	for _, o := range w.c.order {

@@ -162,7 +162,6 @@ var codes = []Code{
 	{"E0926", "`state` is not built yet", "A window frees its state when it ends.", derive + "|> agg c = count() by id window tumble(1m) state forever"},
 	{"E0927", "`agg` without a window is not built yet", "It makes a table that is updated for ever. Add a window.", derive + "|> agg c = count() by id"},
 	{"E0930", "this format is not built yet", "This version has json and csv.", "topic t { a: int64 } with format avro"},
-	{"E0940", "this aggregate is not built yet", "docs/language.md lists those that this version has.", derive + "|> agg m = median(n) by id window tumble(1m)"},
 	{"E0941", "this list function is not built yet", "This version has filter, map, any, all, none, one, find, count, sum and reduce.", derive + "|> set y = findLast(xs, # > 1)"},
 	{"E0999", "this part of the language is not built yet", "The grammar has it; this version does not run it.", ""},
 }

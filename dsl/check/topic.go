@@ -445,7 +445,7 @@ func (c *checker) unknownColumn(name string, at span, cols []plan.Column, where 
 	if _, is := simpleTypes[name]; is {
 		return f.because("`%s` is a type", name).fix("a type is named in a string here: `\"%s\"`", name).replace(at, "\""+name+"\"")
 	}
-	if a, is := aggregates[name]; scalar.Callable(name) || is && a.built {
+	if scalar.Callable(name) || isAggregate(name) {
 		switch sample := name + "(x)"; {
 		case name == "count":
 			f.because("`count` is a function").fix("`count()`").replace(at, "count()")

@@ -59,6 +59,8 @@ type Table struct {
 	dirty []Pos  // every entry with flagDirty, in the order of touching
 	saved int    // entries with flagSaved
 	sort  []sortKey
+	sweep int // slots before it hold dead entries only, for RemoveSome
+	subs  []*Table
 
 	touched uint64 // keeps Probe's loads from being optimized away
 }
@@ -121,9 +123,53 @@ func mix(a, b uint64) uint64 {
 // Len is the number of live entries.
 func (t *Table) Len() int { return t.live }
 
-// Bytes is the memory that the table holds.
+// Bytes is the memory that the table and its subtables hold.
 func (t *Table) Bytes() int64 {
-	return int64(cap(t.slots))*8 + int64(cap(t.arena))*8 + int64(cap(t.heap)) + int64(cap(t.dirty))*4 + int64(cap(t.sort))*16
+	n := int64(cap(t.slots))*8 + int64(cap(t.arena))*8 + int64(cap(t.heap)) + int64(cap(t.dirty))*4 + int64(cap(t.sort))*16
+	for _, s := range t.subs {
+		if s != nil {
+			n += s.Bytes()
+		}
+	}
+	return n
+}
+
+// Sub is subtable i, for rows that belong to the entries of t; it is made, with entries of the given
+// number of cells, if there is none. Clear clears subtables too; nothing else looks at them.
+func (t *Table) Sub(i, cells int) *Table {
+	for len(t.subs) <= i {
+		t.subs = append(t.subs, nil)
+	}
+	if t.subs[i] == nil {
+		t.subs[i] = NewTable(cells)
+	}
+	return t.subs[i]
+}
+
+// Subs are the subtables by number, nil where none was made.
+func (t *Table) Subs() []*Table { return t.subs }
+
+// Spent says whether entries that are gone take more room than those that are left.
+func (t *Table) Spent() bool { return t.used > 1024 && t.used > 2*t.live }
+
+// Compact forgets what is gone: it moves every entry to memory of its own and tells its new place. It
+// follows Changed: everything left is as the store has it. Blobs do not move by themselves: cells of
+// entry p in the old table are still there during the call of moved.
+func (t *Table) Compact(moved func(old *Table, from, to Pos)) {
+	old := *t
+	t.slots, t.arena, t.heap, t.dirty = nil, nil, nil, nil
+	t.used = old.live
+	t.Clear()
+	for _, s := range old.slots {
+		p := Pos(s)
+		if s == 0 || old.arena[p]&flagDead != 0 {
+			continue
+		}
+		to, _ := t.Upsert(uint32(s>>32), old.Key(p))
+		copy(t.Cells(to), old.Cells(p))
+		t.MarkSaved(to)
+		moved(&old, p, to)
+	}
 }
 
 // Clear empties the table and keeps its memory, except what is far more than it needed.
@@ -148,7 +194,12 @@ func (t *Table) Clear() {
 	t.heap = t.heap[:0]
 	t.dirty = t.dirty[:0]
 	t.sort = nil
-	t.used, t.live, t.saved = 0, 0, 0
+	t.used, t.live, t.saved, t.sweep = 0, 0, 0, 0
+	for _, s := range t.subs {
+		if s != nil {
+			s.Clear()
+		}
+	}
 }
 
 // Cells are the cells of an entry. The slice is valid until the next Upsert or Alloc.
@@ -260,6 +311,20 @@ func (t *Table) UpsertAt(guess Pos, hash uint32, key []byte) Pos {
 	return p
 }
 
+// InsertAt finds or inserts a key, with the guess of Probe. An entry that is there is not touched.
+func (t *Table) InsertAt(guess Pos, hash uint32, key []byte) (p Pos, fresh bool) {
+	if guess != 0 && t.arena[guess]&flagDead == 0 && t.is(guess, key) {
+		return guess, false
+	}
+	if p, ok := t.Find(hash, key); ok {
+		return p, false
+	}
+	return t.Upsert(hash, key)
+}
+
+// Touch marks an entry as changed.
+func (t *Table) Touch(p Pos) { t.touch(p) }
+
 // touch marks an entry as changed and revives a dead one, which is then as good as new.
 func (t *Table) touch(p Pos) (fresh bool) {
 	h := t.arena[p]
@@ -332,6 +397,23 @@ func (t *Table) RemoveAll() {
 			t.Remove(Pos(s))
 		}
 	}
+}
+
+// RemoveSome kills up to n entries; nothing is inserted any more until the table is cleared. It answers
+// whether all are dead.
+func (t *Table) RemoveSome(n int) (done bool) {
+	for ; t.live > 0 && t.sweep < len(t.slots); t.sweep++ {
+		s := t.slots[t.sweep]
+		if s == 0 || t.arena[Pos(s)]&flagDead != 0 {
+			continue
+		}
+		if n == 0 {
+			return false
+		}
+		t.Remove(Pos(s))
+		n--
+	}
+	return true
 }
 
 // MarkSaved says that the store holds the entry as it is now: for what is restored from there.

@@ -219,3 +219,65 @@ func BenchmarkUpsert(b *testing.B) {
 		})
 	}
 }
+
+// A table compacted at random, with members that come and go, is the table of what is left.
+func TestCompactingForgetsOnlyWhatIsGone(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	table, want := NewTable(1), map[string]uint64{}
+	for range 300 {
+		for range 200 {
+			key := fmt.Sprint(r.IntN(5000))
+			switch h := Hash([]byte(key)); r.IntN(3) {
+			case 0:
+				if p, ok := table.Find(h, []byte(key)); ok {
+					table.Remove(p)
+					delete(want, key)
+				}
+			default:
+				guess := []Pos{0}
+				table.Probe([]uint32{h}, []int32{0}, guess)
+				p, fresh := table.InsertAt(guess[0], h, []byte(key))
+				if _, had := want[key]; had == fresh {
+					t.Fatalf("%s: fresh %v", key, fresh)
+				}
+				if fresh {
+					table.Cells(p)[0] = r.Uint64()
+					want[key] = table.Cells(p)[0]
+				}
+			}
+		}
+		table.Changed(func(Pos, bool) {})
+		if table.Spent() || r.IntN(20) == 0 {
+			table.Compact(func(old *Table, from, to Pos) {
+				if string(old.Key(from)) != string(table.Key(to)) || old.Cells(from)[0] != table.Cells(to)[0] {
+					t.Fatal("an entry changed on its way")
+				}
+			})
+			if table.Dirty() != 0 || table.Saved() != len(want) {
+				t.Fatalf("%d dirty, %d saved of %d", table.Dirty(), table.Saved(), len(want))
+			}
+		}
+		if table.Len() != len(want) {
+			t.Fatalf("%d entries, want %d", table.Len(), len(want))
+		}
+	}
+	for key, v := range want {
+		if p, ok := table.Find(Hash([]byte(key)), []byte(key)); !ok || table.Cells(p)[0] != v {
+			t.Fatalf("%s is lost", key)
+		}
+	}
+	if b := table.Bytes(); b > 1<<20 {
+		t.Errorf("%d B for %d entries", b, len(want))
+	}
+	for !table.RemoveSome(7) {
+		table.Changed(func(_ Pos, dead bool) {
+			if !dead {
+				t.Fatal("a removed entry is reported as there")
+			}
+		})
+	}
+	table.Changed(func(Pos, bool) {})
+	if table.Len() != 0 || table.Saved() != 0 {
+		t.Errorf("%d live and %d saved entries are left", table.Len(), table.Saved())
+	}
+}

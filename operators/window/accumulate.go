@@ -2,7 +2,6 @@ package window
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -52,7 +51,7 @@ func newAccumulator(s Slot, index int) (accumulator, error) {
 	case "count":
 		return count{}, nil
 	case "count_distinct":
-		return distinct{slot: uint16(index), shape: shapeOf(t)}, nil
+		return distinct{slot: index, shape: shapeOf(t)}, nil
 	case "sum", "avg":
 		avg := s.Func == "avg"
 		switch {
@@ -86,6 +85,19 @@ func newAccumulator(s Slot, index int) (accumulator, error) {
 		}
 		if t.Kind.Float() {
 			return approxQuantile{q}, nil
+		}
+	case "list", "join", "set", "top_k":
+		return newCollection(s, index)
+	case "median", "quantile":
+		if s.Func == "median" {
+			s.Param, s.ParamType = scalar.Float(0.5), scalar.TypeFloat64
+		}
+		q, err := parseRank(s.ParamType, s.Param)
+		if err != nil {
+			return nil, err
+		}
+		if t.Kind.Numeric() || t.Kind == scalar.KindDuration {
+			return quantile{bag: newBag(s, index), q: q, out: s.Type}, nil
 		}
 	case "approx_distinct":
 		return approxDistinct{shape: shapeOf(t), float: t.Kind.Float()}, nil
@@ -127,67 +139,6 @@ func (count) load(b []byte, t *state.Table, p state.Pos, cell int) ([]byte, erro
 	r.tag('c')
 	t.Arena()[int(p)+cell] = r.uvarint()
 	return r.rest("count")
-}
-
-// maxMemberBytes is how much of a long value its member row holds; its hash stands for the rest.
-const maxMemberBytes = 1 << 10
-
-// distinct counts distinct values; -0 and 0 are one, as are all NaNs. Cell: the count. The values seen
-// are the keys of a second table of the window: group name after its length, slot, value.
-type distinct struct {
-	slot  uint16
-	shape shape
-}
-
-func (distinct) cells() int { return 1 }
-
-func (d distinct) update(u *update) {
-	a := u.agg
-	seen := a.members.Get(u.start)
-	arena := u.t.Arena()
-	for i, row := range u.rows {
-		if u.col.isNull(row) {
-			continue
-		}
-		name := u.t.Key(u.pos[i])
-		m := binary.BigEndian.AppendUint32(a.member[:0], uint32(len(name)))
-		m = append(m, name...)
-		m = binary.BigEndian.AppendUint16(m, d.slot)
-		switch d.shape {
-		case shapeWord:
-			w := u.col.words[row]
-			if u.col.t.Kind.Float() && w == -1 { // -0
-				w = 0
-			}
-			m = appendWordBytes(m, w)
-		case shapeDec:
-			m = appendDec(m, operators.Int128(u.col.decs[row]))
-		default:
-			v := u.col.bytes(row)
-			if len(v) > maxMemberBytes {
-				sum := sha256.Sum256(v)
-				v = append(append(a.save[:0], v[:maxMemberBytes]...), sum[:]...)
-				a.save = v
-			}
-			m = append(m, v...)
-		}
-		a.member = m
-		hash := state.Hash(m)
-		if _, ok := seen.Find(hash, m); !ok {
-			seen.Upsert(hash, m)
-			arena[int(u.pos[i])+u.cell]++
-		}
-	}
-}
-
-func (distinct) finish(t *state.Table, c []uint64, b array.Builder) scalar.Code {
-	return count{}.finish(t, c, b)
-}
-
-func (distinct) save(dst []byte, t *state.Table, c []uint64) []byte { return count{}.save(dst, t, c) }
-
-func (distinct) load(b []byte, t *state.Table, p state.Pos, cell int) ([]byte, error) {
-	return count{}.load(b, t, p, cell)
 }
 
 // sumInt sums and averages integers and durations. Cells: count of values, 128-bit sum (low, high).

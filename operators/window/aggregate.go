@@ -114,9 +114,8 @@ type Aggregate struct {
 	args        []argument
 	keys        *groupKeys
 	groups      *state.Windows
-	members     *state.Windows // what count_distinct has seen
-	appended    int64          // below it, every row on append time has come
-	closed      int64          // append time up to which windows have closed
+	appended    int64 // below it, every row on append time has come
+	closed      int64 // append time up to which windows have closed
 	emit        emission
 	n           counters
 
@@ -133,6 +132,11 @@ type Aggregate struct {
 	pairs  []pair
 	save   []byte
 	member []byte
+	items  items
+
+	// Scratch of Changes.
+	runs    []memberRun
+	changed []memberChange
 }
 
 // A slot is a Slot with its accumulator and its place among the cells of a group.
@@ -204,7 +208,6 @@ func NewAggregate(o Options) (*Aggregate, error) {
 	}
 	a.keys = newGroupKeys(o.ByTypes)
 	a.groups = state.NewWindows(cells)
-	a.members = state.NewWindows(0)
 	a.emit.init(a)
 	return a, nil
 }
@@ -420,13 +423,29 @@ func (a *Aggregate) foldInto(b *operators.Batch, start int64) {
 }
 
 // StateBytes implements operators.Stateful.
-func (a *Aggregate) StateBytes() int64 { return a.groups.Bytes() + a.members.Bytes() }
+func (a *Aggregate) StateBytes() int64 { return a.groups.Bytes() }
 
-// StateRows implements operators.Stateful: groups, and members of count_distinct.
-func (a *Aggregate) StateRows() int64 { return a.groups.Rows() + a.members.Rows() }
+// StateRows implements operators.Stateful: groups and their members.
+func (a *Aggregate) StateRows() int64 {
+	n := a.groups.Rows()
+	for i := range a.groups.Len() {
+		_, t := a.groups.At(i)
+		rows, _, _ := memberRows(t)
+		n += int64(rows)
+	}
+	return n
+}
 
 // ChangedRows is about how many rows the next Changes gives, so that a step can end before it is too large.
-func (a *Aggregate) ChangedRows() int { return a.groups.Dirty() + a.members.Dirty() }
+func (a *Aggregate) ChangedRows() int {
+	n := a.groups.Dirty()
+	for i := range a.groups.Len() {
+		_, t := a.groups.At(i)
+		_, _, dirty := memberRows(t)
+		n += dirty
+	}
+	return n
+}
 
 // Close implements operators.Operator.
 func (a *Aggregate) Close() { a.emit.close() }

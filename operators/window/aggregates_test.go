@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,23 @@ func moreSlots(slot func(f string, c int, out scalar.Type) Slot, where func(Slot
 		slot("approx_distinct", colMaybe, scalar.TypeInt64),
 		q("approx_quantile", colFloat, f64, 0.5), where(q("approx_quantile", colFloat, f64, 0.99)), q("approx_quantile", colFloat, f64, 0),
 	}
+	n := func(f string, c int, k int64) Slot {
+		out := scalar.ListType(rowTypes[c].NonNull())
+		return at(f, c, out.Null(), scalar.TypeInt64, scalar.Int(k))
+	}
+	join := func(sep string) Slot {
+		return at("join", colText, scalar.TypeString.Null(), scalar.TypeString, scalar.String(sep))
+	}
+	slots = append(slots,
+		n("list", colInt, 3), where(n("list", colText, 1000)), n("list", colList, 2), n("list", colWide, 1), n("list", colMaybe, 40),
+		n("set", colInt, 2), where(n("set", colText, 1000)), n("set", colText, 3), n("set", colFloat, 5), n("set", colWide, 4), n("set", colMaybe, 1),
+		n("top_k", colInt, 3), where(n("top_k", colText, 2)), n("top_k", colFloat, 1000), n("top_k", colWide, 4), n("top_k", colUint, 1),
+		join(", "), where(join("")),
+		slot("median", colInt, f64), where(slot("median", colDec, scalar.DecimalType(23, 6).Null())), slot("median", colFloat, f64), slot("median", colUint, f64),
+		slot("median", colWide, scalar.DecimalType(38, 6).Null()),
+		q("quantile", colFloat, f64, 0.9), q("quantile", colInt, f64, 0.1), where(q("quantile", colDec, scalar.DecimalType(23, 6).Null(), 0.333)), q("quantile", colUint, f64, 1),
+		q("quantile", colWide, scalar.DecimalType(38, 6).Null(), 0.25), at("quantile", colFloat, f64, scalar.DecimalType(3, 2), scalar.Decimal(scalar.Int128Of(75))),
+	)
 	for _, c := range []int{colInt, colUint, colFloat, colDec, colWide} {
 		slots = append(slots, slot("var_pop", c, f64), where(slot("var_samp", c, f64)), where(slot("stddev_pop", c, f64)), slot("stddev_samp", c, f64))
 	}
@@ -125,10 +143,83 @@ func naiveMore(s Slot, col int, kept []row) (scalar.Value, bool) {
 			v = most
 		}
 		return scalar.Float(v), true
+	case "list":
+		list := scalar.List()
+		for _, r := range sorted[:min(len(sorted), int(s.Param.I))] {
+			list.L = append(list.L, r.values[col])
+		}
+		return list, true
+	case "set":
+		set := slices.Clone(values)
+		for i, v := range set {
+			if v.F == 0 {
+				set[i].F = 0
+			}
+		}
+		slices.SortFunc(set, scalar.Compare)
+		set = slices.CompactFunc(set, func(a, b scalar.Value) bool { return scalar.Compare(a, b) == 0 })
+		return scalar.List(set[:min(len(set), int(s.Param.I))]...), true
+	case "top_k":
+		slices.Reverse(ascending)
+		return scalar.List(ascending[:min(len(ascending), int(s.Param.I))]...), true
+	case "join":
+		var texts []string
+		for _, r := range sorted {
+			texts = append(texts, r.values[col].S)
+		}
+		return scalar.String(strings.Join(texts, s.Param.S)), true
+	case "median", "quantile":
+		return naiveQuantile(s, ascending), true
 	case "var_pop", "var_samp", "stddev_pop", "stddev_samp":
 		return naiveSpread(s, kept, values), true
 	}
 	return scalar.Null, false
+}
+
+// ratOf is an exact number.
+func ratOf(v scalar.Value, t scalar.Type) *big.Rat {
+	switch t.Kind {
+	case scalar.KindDecimal:
+		return new(big.Rat).SetFrac(v.D.Big(), scalar.Pow10(t.Scale).Big())
+	case scalar.KindUint64:
+		return new(big.Rat).SetInt(new(big.Int).SetUint64(v.Uint()))
+	}
+	return new(big.Rat).SetInt64(v.I)
+}
+
+func naiveQuantile(s Slot, ascending []scalar.Value) scalar.Value {
+	q := big.NewRat(1, 2)
+	if s.Func == "quantile" {
+		text, _ := scalar.AppendText(nil, s.Param, s.ParamType)
+		q.SetString(string(text))
+	}
+	at := new(big.Rat).Mul(q, big.NewRat(int64(len(ascending)-1), 1))
+	i := int(new(big.Int).Quo(at.Num(), at.Denom()).Int64())
+	lo, hi := ascending[i], ascending[min(i+1, len(ascending)-1)]
+	share := at.Sub(at, big.NewRat(int64(i), 1))
+	if s.ArgType.Kind.Float() {
+		f, _ := share.Float64()
+		x, y := lo.F, hi.F
+		if f == 0 || x == y {
+			return scalar.Float(x)
+		}
+		return scalar.Float(math.Min(math.Max(float64(x*(1-f))+float64(y*f), x), y))
+	}
+	x, y := ratOf(lo, s.ArgType), ratOf(hi, s.ArgType)
+	v := y.Sub(y, x)
+	v.Add(v.Mul(v, share), x)
+	if s.Type.Kind == scalar.KindFloat64 {
+		f, _ := v.Float64()
+		return scalar.Float(f)
+	}
+	v.Mul(v, new(big.Rat).SetInt(scalar.Pow10(s.Type.Scale).Big()))
+	floor := new(big.Int).Div(v.Num(), v.Denom())
+	rest := new(big.Rat).Sub(v, new(big.Rat).SetInt(floor))
+	if c := rest.Cmp(big.NewRat(1, 2)); c > 0 || c == 0 && floor.Bit(0) == 1 {
+		floor.Add(floor, big.NewInt(1))
+	}
+	d, _ := scalar.Int128FromBig(floor)
+	return scalar.Decimal(d)
 }
 
 func naiveSpread(s Slot, kept []row, values []scalar.Value) scalar.Value {
@@ -166,15 +257,7 @@ func naiveSpread(s Slot, kept []row, values []scalar.Value) scalar.Value {
 		rats := make([]*big.Rat, n)
 		mean := new(big.Rat)
 		for i, x := range values {
-			rats[i] = new(big.Rat)
-			switch s.ArgType.Kind {
-			case scalar.KindDecimal:
-				rats[i].SetFrac(x.D.Big(), scalar.Pow10(s.ArgType.Scale).Big())
-			case scalar.KindUint64:
-				rats[i].SetInt(new(big.Int).SetUint64(x.Uint()))
-			default:
-				rats[i].SetInt64(x.I)
-			}
+			rats[i] = ratOf(x, s.ArgType)
 			mean.Add(mean, rats[i])
 		}
 		mean.Quo(mean, big.NewRat(int64(n), 1))

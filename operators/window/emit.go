@@ -104,8 +104,9 @@ func (a *Aggregate) Advance(w operators.EventTime, out operators.Emitter) {
 				e.flush(out)
 			}
 		}
-		if m := a.members.Find(start); m != nil {
-			m.RemoveAll()
+		if !a.forgetMembers(t, &left) {
+			e.flush(out)
+			return
 		}
 		e.open = false
 	}
@@ -113,27 +114,43 @@ func (a *Aggregate) Advance(w operators.EventTime, out operators.Emitter) {
 	a.drop()
 }
 
-// More says whether windows have closed whose rows have not all left, because of Options.EmitRows.
+// More says whether windows have closed whose rows and state have not all left, because of Options.EmitRows.
 func (a *Aggregate) More() bool {
 	for i := range a.groups.Len() {
 		start, t := a.groups.At(i)
 		if !ends(start+a.size, a.emit.w) {
 			return false
 		}
-		if t.Len() > 0 {
+		if rows, _, _ := memberRows(t); t.Len() > 0 || rows > 0 {
 			return true
 		}
 	}
 	return false
 }
 
+// forgetMembers removes the members of a window whose groups have left, as many as Options.EmitRows allows;
+// left counts down. It answers whether all are gone.
+func (a *Aggregate) forgetMembers(t *state.Table, left *int) bool {
+	rows, _, _ := memberRows(t)
+	switch {
+	case a.o.EmitRows == 0:
+		return removeMembers(t, -1)
+	case rows > *left:
+		removeMembers(t, *left)
+		*left = 0
+		return false
+	}
+	*left -= rows
+	return removeMembers(t, rows)
+}
+
 // drop recycles the windows that are over and of which the store holds nothing more.
 func (a *Aggregate) drop() {
 	over := func(start int64, t *state.Table) bool {
-		return ends(start+a.size, a.emit.w) && t.Len() == 0 && t.Saved() == 0
+		rows, saved, _ := memberRows(t)
+		return ends(start+a.size, a.emit.w) && t.Len() == 0 && t.Saved() == 0 && rows+saved == 0
 	}
 	a.groups.Drop(over)
-	a.members.Drop(over)
 }
 
 // begin puts the groups of a window into the order in which they leave: that of encoded keys.

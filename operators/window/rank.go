@@ -2,6 +2,7 @@ package window
 
 import (
 	"fmt"
+	"math/big"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -51,4 +52,12 @@ func parseRank(t scalar.Type, v scalar.Value) (rank, error) {
 func (r rank) place(n uint64) (k, rest uint64) {
 	hi, lo := bits.Mul64(r.num, n-1)
 	return bits.Div64(hi, lo, r.unit) // num <= unit, so the quotient fits
+}
+
+// between is lo + (hi - lo) * rest / unit, as an exact fraction.
+func (r rank) between(lo, hi *big.Int, rest uint64) (num, den *big.Int) {
+	den = new(big.Int).SetUint64(r.unit)
+	num = new(big.Int).Sub(hi, lo)
+	num.Mul(num, new(big.Int).SetUint64(rest))
+	return num.Add(num, new(big.Int).Mul(lo, den)), den
 }

@@ -16,7 +16,7 @@ var ErrState = errors.New("window: state row not understood")
 // window lie together and windows lie in order.
 //
 //	group   key   'g' start(8) name          value  version(1) slots(uvarint) slot...
-//	member  key   'm' start(8) length(4) name slot(2) value    value  version(1)
+//	member  key   'm' start(8) length(4) name slot(2) item    value  version(1) what its accumulator adds
 //
 // A slot begins with a byte that names its accumulator; the shapes of values are named too.
 const (
@@ -25,8 +25,6 @@ const (
 	rowVersion = 1
 	rowPrefix  = 9
 )
-
-var memberValue = []byte{rowVersion}
 
 // Changes implements operators.Stateful.
 func (a *Aggregate) Changes(put func(key, value []byte)) {
@@ -49,16 +47,9 @@ func (a *Aggregate) Changes(put func(key, value []byte)) {
 			put(key, v)
 		})
 	}
-	for i := range a.members.Len() {
-		start, t := a.members.At(i)
-		t.Changed(func(p state.Pos, dead bool) {
-			key = append(appendPrefix(key[:0], rowMember, start), t.Key(p)...)
-			if dead {
-				put(key, nil)
-				return
-			}
-			put(key, memberValue)
-		})
+	for i := range a.groups.Len() {
+		start, t := a.groups.At(i)
+		a.memberChanges(t, appendPrefix(nil, rowMember, start), put)
 	}
 	a.drop()
 }
@@ -81,10 +72,7 @@ func (a *Aggregate) Restore(key, value []byte) error {
 	}
 	switch key[0] {
 	case rowMember:
-		t := a.members.Get(start)
-		p, _ := t.Upsert(state.Hash(name), name)
-		t.MarkSaved(p)
-		return nil
+		return a.restoreMember(a.groups.Get(start), name, value[1:])
 	case rowGroup:
 		return a.restoreGroup(start, name, value[1:])
 	}
