@@ -101,6 +101,8 @@ func (e *explainer) stages(stages []plan.Stage, cols []plan.Column) {
 			e.line("%-8s keeps the row of each key, to take it back when it is replaced", "changes")
 		case plan.StageExplode:
 			e.explode(st, cols)
+		case plan.StageTop:
+			e.top(st, cols)
 		}
 		cols = st.Out.Columns
 	}
@@ -310,6 +312,7 @@ func stateText(p *plan.Pipeline) string {
 			out = append(out, text+open+bounded)
 		}
 	}
+	out = append(out, rowStates(p)...)
 	if len(out) == 0 {
 		return "none"
 	}

@@ -1,6 +1,11 @@
 package dsl
 
-import "github.com/headrace/headrace/dsl/plan"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/headrace/headrace/dsl/plan"
+)
 
 func (e *explainer) explode(st *plan.Stage, cols []plan.Column) {
 	x, made := st.Explode, st.Out.Columns[len(cols):]
@@ -13,4 +18,74 @@ func (e *explainer) explode(st *plan.Stage, cols []plan.Column) {
 	}
 	e.line("%-8s %s", st.Word, text)
 	e.how(x.List, cols)
+}
+
+func (e *explainer) top(st *plan.Stage, cols []plan.Column) {
+	t := st.Top
+	order := make([]string, len(t.Order))
+	for i, o := range t.Order {
+		order[i] = o.Expr.Text
+		if o.Desc {
+			order[i] += " desc"
+		}
+	}
+	text := fmt.Sprintf("%d by %s", t.N, strings.Join(order, ", "))
+	if t.Ties {
+		text = fmt.Sprintf("%d with ties by %s", t.N, strings.Join(order, ", "))
+	}
+	if len(t.Group) > 0 {
+		text += " per " + listText(names(st.Out.Columns, t.Group))
+	}
+	if t.Window.Kind != 0 {
+		text += ", window " + windowText(t.Window)
+	} else {
+		text += ", window of the row"
+	}
+	e.line("%-8s %s%s", st.Word, text, shuffleText(st.Shuffle))
+	e.added(t.Grouping, cols)
+	for _, o := range t.Order {
+		e.how(o.Expr, cols)
+	}
+}
+
+// added lists the columns that a grouping adds.
+func (e *explainer) added(g plan.Grouping, cols []plan.Column) {
+	for _, a := range g.Added {
+		e.line("         %s = %s: %s", a.Name, a.Expr.Text, a.Expr.Type)
+		e.how(a.Expr, cols)
+	}
+}
+
+// rowStates says what bounds the rows that stages keep.
+func rowStates(p *plan.Pipeline) (out []string) {
+	for i := range p.Stages {
+		st := &p.Stages[i]
+		if t := st.Top; t != nil {
+			until := "until the window of the row ends"
+			if t.Window.Kind != 0 {
+				until = fmt.Sprintf("until the window ends (%s + lag %s)", durationText(t.Window.Size), durationText(p.Source.Time.Lag))
+			}
+			text := fmt.Sprintf("%s, %s in each window", until, rowsText(t.N, st))
+			if len(t.Group) > 0 {
+				text += " x groups"
+			}
+			if t.Ties {
+				text += ", and those equal to the last"
+			}
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// rowsText is how many rows are kept and what they take, roughly.
+func rowsText(n int, st *plan.Stage) string {
+	bytes := int64(160)
+	for _, c := range st.Out.Columns {
+		bytes += 1 + typeBytes(c.Type)
+	}
+	if n == 1 {
+		return fmt.Sprintf("1 row of about %d B", bytes)
+	}
+	return fmt.Sprintf("%d rows of about %d B", n, bytes)
 }

@@ -168,6 +168,12 @@ func (x *runner) row(p *plan.Pipeline) {
 		case plan.StageExplode:
 			_, ok = x.eval(st.Explode.List, in)
 			in = x.added(st, in)
+		case plan.StageTop:
+			_, ok = x.all(st.Top.Added, in)
+			for _, o := range st.Top.Order {
+				x.eval(o.Expr, in)
+			}
+			in = x.added(st, in)
 		}
 		if !ok {
 			return

@@ -119,13 +119,13 @@ func newChain(pl *plan.Pipeline, outs sideOutputs, emitRows int, alloc memory.Al
 		keepPart: keepsPartition(pl) && len(outs.main.partitions) == len(outs.source),
 		keyed:    typeOf(pl) != plan.StreamAppend,
 	}
-	if !c.sink.keepPart && !aggregates(pl) && len(outs.source) > 1 && !c.sink.keyed {
+	if !c.sink.keepPart && !merges(pl) && len(outs.source) > 1 && !c.sink.keyed {
 		c.sink.release = &releaser{}
 	}
 	if err := c.clock.init(pl.Source, alloc); err != nil {
 		return nil, err
 	}
-	ops, err := buildStages(pl.Source.Schema, pl.Stages, emitRows, alloc)
+	ops, err := buildStages(pl.Source, pl.Stages, stageOptions{emitRows: emitRows, single: len(outs.source) == 1}, alloc)
 	if err != nil {
 		return nil, err
 	}
@@ -150,11 +150,13 @@ type sideOutputs struct {
 }
 
 // buildStages makes the operators of a list of stages over an input schema.
-func buildStages(input plan.Schema, stages []plan.Stage, emitRows int, alloc memory.Allocator) ([]operators.Operator, error) {
+func buildStages(source *plan.Topic, stages []plan.Stage, o stageOptions, alloc memory.Allocator) ([]operators.Operator, error) {
 	var ops []operators.Operator
+	input := source.Schema
+	o.topic = source.Name
 	for i := range stages {
 		st := &stages[i]
-		op, err := buildStage(input, st, emitRows, alloc)
+		op, err := buildStage(input, st, o, alloc)
 		if err != nil {
 			for _, o := range ops {
 				o.Close()
@@ -167,7 +169,7 @@ func buildStages(input plan.Schema, stages []plan.Stage, emitRows int, alloc mem
 	return ops, nil
 }
 
-func buildStage(input plan.Schema, st *plan.Stage, emitRows int, alloc memory.Allocator) (operators.Operator, error) {
+func buildStage(input plan.Schema, st *plan.Stage, o stageOptions, alloc memory.Allocator) (operators.Operator, error) {
 	low := lowering{alloc: alloc, input: types(input)}
 	switch st.Kind {
 	case plan.StageFilter:
@@ -192,8 +194,10 @@ func buildStage(input plan.Schema, st *plan.Stage, emitRows int, alloc memory.Al
 		return operators.NewKey(operators.Columns(st.OutKey), pickTypes(types(input), st.OutKey), alloc), nil
 	case plan.StageExplode:
 		return buildExplode(low, st, alloc)
+	case plan.StageTop:
+		return buildTop(low, input, st, o, alloc)
 	case plan.StageAggregate:
-		return buildAggregate(low, st, emitRows, alloc)
+		return buildAggregate(low, st, o.emitRows, alloc)
 	}
 	return nil, fmt.Errorf("unknown kind %d", st.Kind)
 }

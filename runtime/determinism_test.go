@@ -204,7 +204,7 @@ func checkCounters(t *testing.T, s runtime.PipelineStatus) {
 			t.Errorf("%s: %d rows come to stage %d (%s), the one before gave %d", s.Name, st.In, i, st.Stage, rows)
 		}
 		want := st.Out + st.Filtered + st.Failed + st.Late - st.Deleted
-		if st.Folded > 0 || st.Stage == "agg" || st.Stage == "explode" {
+		if st.Folded > 0 || slices.Contains([]string{"agg", "explode", "top"}, st.Stage) {
 			want = st.Folded + st.Late + st.Failed
 		}
 		if st.In != want {

@@ -9,11 +9,13 @@ topic src {
 topic parts = from src |> explode left filter([1, 2, 3], # < qty) as part index i |> set share = div(60, qty - (part ?? 0))
 topic spread = from src |> explode [kind, user, kind] as word |> where word != "b" |> select word, qty |> key (word) with partitions 2
 topic counted = from src |> explode split(kind, "a") as word |> agg n = count(), head = first(note), q = sum(qty) by word window tumble(10s)
+topic best = from src |> top 2 by div(big, qty) desc, note per kind window hop(9s every 3s) rank r
+topic ranked = from parts |> agg n = count(), q = sum(qty) by user, part window tumble(10s) |> top 2 ties by n desc per window rank r |> where r < 3
 `
 
 var rowSuite = suite{
 	module:    rowStages,
-	pipelines: []string{"parts", "spread", "counted"},
-	topics:    []string{"parts", "parts_errors", "spread", "counted", "counted_late", "src_invalid"},
-	exercised: []string{"parts", "parts_errors", "spread", "counted", "counted_late"},
+	pipelines: []string{"parts", "spread", "counted", "best", "ranked"},
+	topics:    []string{"parts", "parts_errors", "spread", "counted", "counted_late", "src_invalid", "best", "best_errors", "best_late", "ranked", "ranked_late"},
+	exercised: []string{"parts", "parts_errors", "spread", "counted", "counted_late", "best", "best_errors", "best_late", "ranked"},
 }

@@ -452,9 +452,11 @@ func typeOf(pl *plan.Pipeline) plan.StreamType {
 	return plan.StreamAppend
 }
 
-func aggregates(pl *plan.Pipeline) bool {
+// merges says whether a stage brings rows of several partitions into one order.
+func merges(pl *plan.Pipeline) bool {
 	for i := range pl.Stages {
-		if pl.Stages[i].Kind == plan.StageAggregate {
+		switch pl.Stages[i].Kind {
+		case plan.StageAggregate, plan.StageTop:
 			return true
 		}
 	}

@@ -148,7 +148,7 @@ func (v *View) newChain() (*viewChain, error) {
 	if err := c.clock.init(v.view.Source, alloc); err != nil {
 		return nil, err
 	}
-	if c.ops, err = buildStages(v.view.Source.Schema, v.view.Stages, 0, alloc); err != nil {
+	if c.ops, err = buildStages(v.view.Source, v.view.Stages, stageOptions{}, alloc); err != nil {
 		return nil, err
 	}
 	for i := range v.view.Stages {

@@ -99,7 +99,9 @@ var codes = []Code{
 	{"W0141", "`not` in front of a comparison", "`not x == y` means `(not x) == y`: write `not (x == y)`.", exampleTopic + "topic d = from t |> set y = not (n > 1) == (n > 2)"},
 	{"W0142", "a test that is always the same", "The value can never be nil, or the list is empty.", derive + "|> where n != nil"},
 
+	{"E0207", "a stage that would keep state forever", "A stage that remembers rows needs something that ends: a window, `within`, or a `ttl`. `state forever` says that it is meant.", derive + "|> top 3 by n desc per id"},
 	{"E0208", "a window that cannot be kept", "Windows have a length above zero, steps at most as long as the window, and at most 10,000 windows a row.", derive + "|> agg c = count() by id window hop(1m every 2m)"},
+	{"E0209", "no window, or two of them", "`per window` is the window that the rows have: the columns window_start and window_end of an aggregate.", derive + "|> top 3 by n desc per window"},
 	{"W0210", "a silent partition would hold back every window", "A window closes when all partitions have passed its end. Without `idle`, a partition without rows never does. Add `idle` to the topic's time.", "topic t { id: string, ts: time } with key (id), time ts lag 5s, partitions 4\ntopic d = from t |> agg c = count() by id window tumble(1m)"},
 
 	{"E0401", "an option that this statement does not take", "Declared topics take `time`; views take key and format only.", derive + "with time ts"},
@@ -125,6 +127,7 @@ var codes = []Code{
 
 	{"E0442", "a table without a key", "A row of a table takes the place of the one with its key: say which columns tell the rows apart with `key (..)`.", "table a { id: string }"},
 	{"E0443", "a key of a table that may be null", "A record without a key takes the place of none. Say what null means with `??`, or leave such rows out.", "table a { id: string? } with key (id)"},
+	{"E0444", "an order by something without one", "Lists, maps and structs are not larger or smaller than others: order by one of their parts.", derive + "|> top 3 by xs window tumble(1m)"},
 
 	{"E0601", "integer overflow", "Integer arithmetic is checked. Use `dec(x)` or `float(x)` for larger numbers, `wrap_add` or `wrap_mul` for hashing.", "const a = 9223372036854775807 + 1"},
 	{"E0602", "division by zero", "Guard it: `b != 0 ? a / b : nil`, or `a / null_if(b, 0)`.", "const a = 1 / 0"},
@@ -144,7 +147,7 @@ var codes = []Code{
 	{"E0902", "`lookup` is not built yet", "The grammar has it; this version does not run it.", derive + "|> lookup t as u on u.id == id latest"},
 	{"E0903", "`match` is not built yet", "The grammar has it; this version does not run it.", derive + "|> match by id within 1m pattern a -> b define a = n > 1, b = n > 2 select id"},
 	{"E0904", "`over` is not built yet", "The grammar has it; this version does not run it.", derive + "|> over by id rows 10 state forever set s = sum(n)"},
-	{"E0905", "`top` is not built yet", "The grammar has it; this version does not run it.", derive + "|> top 3 by n desc per id window tumble(1m)"},
+	{"E0905", "this form of `top` is not built yet", "This version gives the best rows of a window when it closes: with `window ..`, or `per window` after an aggregate.", derive + "|> top 3 by n desc per id state forever emit update"},
 	{"E0906", "`dedup` is not built yet", "The grammar has it; this version does not run it.", derive + "|> dedup by id within 1h keep first"},
 	{"E0907", "`route` is not built yet", "The grammar has it; this version does not run it.", derive + "|> route when n > 1 to big else to small"},
 	{"E0908", "`check` is not built yet", "The grammar has it; this version does not run it.", derive + "|> check n > 1 else to bad"},

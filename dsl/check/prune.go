@@ -52,7 +52,19 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 			x.List = r.expr(x.List)
 			st.Explode = &x
 			st.Out, moved = r.extended(st.Out)
-			st.OutKey = r.key(st.OutKey)
+			st.OutKey = remap{moved: moved}.key(st.OutKey)
+		case plan.StageTop:
+			top := *st.Top
+			top.Added = r.named(top.Added)
+			top.Order = append([]plan.SortExpr(nil), top.Order...)
+			for j := range top.Order {
+				top.Order[j].Expr = r.expr(top.Order[j].Expr)
+			}
+			st.Out, moved = r.extended(st.Out)
+			after := remap{moved: moved}
+			top.Group, top.Start, top.End = after.key(top.Group), after.column(top.Start), after.column(top.End)
+			st.OutKey = after.key(st.OutKey)
+			st.Top = &top
 		}
 		out[i] = st
 	}
@@ -105,6 +117,14 @@ func (r remap) schema(s plan.Schema) plan.Schema {
 		}
 	}
 	return out
+}
+
+// column is the new place of a column that stays.
+func (r remap) column(i int) int {
+	if r.moved == nil {
+		return i
+	}
+	return r.moved[i]
 }
 
 // extended is schema for a stage that adds columns to those of its input. It also gives the places of the
@@ -183,6 +203,15 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 	case plan.StageExplode:
 		copy(in, live)
 		mark(in, st.Explode.List)
+	case plan.StageTop:
+		copy(in, live)
+		readByGroups(in, st.Top.Grouping)
+		for _, o := range st.Top.Order {
+			mark(in, o.Expr)
+		}
+		if st.Top.Window.Kind == 0 {
+			in[st.Top.Start], in[st.Top.End] = true, true
+		}
 	case plan.StageAggregate:
 		for _, b := range st.Agg.By {
 			mark(in, b.Expr)
@@ -194,6 +223,18 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 		}
 	}
 	return in
+}
+
+// readByGroups marks the input columns that a grouping reads.
+func readByGroups(in []bool, g plan.Grouping) {
+	for _, a := range g.Added {
+		mark(in, a.Expr)
+	}
+	for _, c := range g.Group {
+		if c < len(in) {
+			in[c] = true
+		}
+	}
 }
 
 // neededColumns says which source columns are read: by expressions that are evaluated, by the event

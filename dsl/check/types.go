@@ -57,7 +57,9 @@ func (c *checker) column(t *syntax.TypeExpr) (plan.Column, bool) {
 		}
 	case t.Name == "decimal" && (len(t.Ints) > 0 || len(t.Strings) > 0):
 		var p, s int64
-		p, ok = c.intValue(&t.Ints[0], at)
+		if len(t.Ints) > 0 { // without, p = 0 is refused below
+			p, ok = c.intValue(&t.Ints[0], at)
+		}
 		if ok && len(t.Ints) > 1 {
 			s, ok = c.intValue(&t.Ints[1], at)
 		}

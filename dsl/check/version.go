@@ -114,6 +114,8 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 		fmt.Fprintf(b, "explode left %v index %v as %s ", x.Left, x.Index, strings.Join(columnNames(st.Out.Columns[len(in):]), ", "))
 		writeExpr(b, x.List, names)
 		b.WriteString("\n")
+	case plan.StageTop:
+		writeTop(b, st, names)
 	case plan.StageAggregate:
 		a := st.Agg
 		fmt.Fprintf(b, "aggregate %s size %s every %s", windowWord(a.Window.Kind), durationText(int64(a.Window.Size)), durationText(int64(a.Window.Every)))

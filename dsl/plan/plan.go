@@ -166,6 +166,7 @@ const (
 	// the next one. Out and OutKey are those of its input.
 	StageChanges
 	StageExplode
+	StageTop
 )
 
 // A Stage transforms a stream of rows. Its expressions see the columns of the stage before it (of the
@@ -183,6 +184,7 @@ type Stage struct {
 	Project []NamedExpr // StageProject: every output column, in order
 	Agg     *Aggregate  // StageAggregate
 	Explode *Explode    // StageExplode
+	Top     *Top        // StageTop
 }
 
 // A NamedExpr is an output column.

@@ -7,3 +7,29 @@ type Explode struct {
 	Left  bool  // a null or empty list gives one row, whose element is null
 	Index bool  // the element's place, from 0, is a column, too
 }
+
+// A Grouping is how a stage that keeps rows groups them. Its Stage.Out begins with the columns of the
+// input and Added.
+type Grouping struct {
+	Added []NamedExpr // over the input columns
+	Group []int       // columns of Out
+}
+
+// A Top gives the first N rows of each group in Order when their window closes. Its Stage.Out is the input,
+// Added, window_start and window_end if Window is one, and the rank if Rank.
+type Top struct {
+	Grouping
+	N      int
+	Ties   bool // with all rows that are equal to the N-th
+	Order  []SortExpr
+	Window Window
+	Start  int // columns of Out with the window of a row, if Window is none
+	End    int
+	Rank   bool
+}
+
+// A SortExpr is one part of an order. Null comes last, whatever the direction.
+type SortExpr struct {
+	Expr *Expr // over the input columns
+	Desc bool
+}

@@ -28,6 +28,9 @@ var forbidden = []struct {
 	{"log/record", []string{"./log/wal", "./log/segment", "./internal/fsx"}, "record is pure"},
 	{"replication", []string{"./operators", "./dsl", "./runtime", "./server", "./client", "./cmd"}, "replication stands below runtime"},
 	{"operators", []string{"./log", "./replication", "./dsl", "./runtime", "./server", "./client", "./cmd"}, "operators knows neither the log nor the language"},
+	{"operators/rows", []string{"./operators/window", "./operators/top", "./operators/dedup", "./operators/over"}, "what families of operators share knows none of them"},
+	{"operators/top", []string{"./operators/window", "./operators/dedup", "./operators/over"}, "a family of operators stands alone"},
+	{"operators/window", []string{"./operators/top", "./operators/dedup", "./operators/over"}, "a family of operators stands alone"},
 	{"dsl", []string{"./log", "./replication", "./operators", "./runtime", "./server", "./client", "./cmd"}, "dsl turns text into a plan and runs nothing"},
 	{"dsl/plan", []string{"./dsl/syntax", "./dsl/check", "./dsl/expr"}, "the plan is plain data"},
 	{"runtime", []string{"./server", "./client", "./cmd"}, "runtime stands below the fronts"},
@@ -41,7 +44,7 @@ var forbidden = []struct {
 var homes = map[string][]string{
 	"github.com/hashicorp/raft":               {"replication"},
 	"github.com/cockroachdb/pebble":           {"log", "replication", "internal/fsx"},
-	"github.com/apache/arrow":                 {"operators", "runtime", "client", "server/flight", "internal/exprgen"},
+	"github.com/apache/arrow":                 {"operators", "runtime", "client", "server/flight", "internal/exprgen", "internal/rowtest"},
 	"github.com/expr-lang/expr":               {"dsl"},
 	"github.com/prometheus/client_golang":     {"server", "cmd"},
 	"github.com/spf13/cobra":                  {"cmd/headrace"},
