@@ -343,7 +343,7 @@ func TestNexmarkQueriesOfThisVersionCompile(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := must(t, string(b))
-	if len(m.Pipelines) != 9 {
+	if len(m.Pipelines) != 11 {
 		t.Errorf("%d pipelines", len(m.Pipelines))
 	}
 	for _, w := range m.Warnings {
