@@ -53,6 +53,10 @@ type stageRun struct {
 	chain    *chain
 	counters *StageCounters
 	closing  bool // Advance runs: what fails now are groups, not rows
+
+	// fused runs the stage and those after it without state at once.
+	fused *operators.Fused
+	parts []*stageRun // the stages that fused runs
 }
 
 // Emit implements operators.Emitter.
@@ -83,6 +87,10 @@ func (c *chain) into(s *stageRun, b *operators.Batch, from string) {
 		c.sink.write(b, from)
 		return
 	}
+	if s.fused != nil {
+		c.intoFused(s, b)
+		return
+	}
 	n := s.counters
 	n.In += int64(b.Rows)
 	rows, before, failed := int64(b.Rows), n.Out+n.Failed+n.Late, n.Failed
@@ -97,6 +105,25 @@ func (c *chain) into(s *stageRun, b *operators.Batch, from string) {
 		n.Folded += rows - (n.Failed - failed)
 	case operators.Stateful:
 		n.Folded += rest
+	}
+}
+
+// intoFused hands a batch to a run of stages at once. It owns b.
+func (c *chain) intoFused(s *stageRun, b *operators.Batch) {
+	defer b.Release()
+	out, counts := s.fused.Run(b)
+	last := s
+	for i, n := range counts {
+		last = s.parts[i]
+		last.counters.In += int64(n.In)
+		last.counters.Out += int64(n.Out)
+		last.counters.Filtered += int64(n.In - n.Out - len(n.Errors))
+		if len(n.Errors) > 0 {
+			last.Fail(b, n.Errors)
+		}
+	}
+	if out != nil {
+		c.into(last.next, out, last.word)
 	}
 }
 
@@ -139,6 +166,19 @@ func newChain(pl *plan.Pipeline, outs sideOutputs, emitRows int, alloc memory.Al
 		if i > 0 {
 			c.stages[i-1].next = c.stages[i]
 		}
+	}
+	input := types(pl.Source.Schema)
+	for i := 0; i < len(pl.Stages); {
+		f, n, err := fuse(lowering{alloc: alloc, input: input}, pl.Stages[i:])
+		if err != nil {
+			c.close()
+			return nil, fmt.Errorf("runtime: stages from %d: %w", i+1, err)
+		}
+		if f != nil {
+			c.stages[i].fused, c.stages[i].parts = f, c.stages[i:i+n]
+		}
+		i += max(n, 1)
+		input = types(pl.Stages[i-1].Out)
 	}
 	return c, nil
 }

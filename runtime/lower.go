@@ -16,6 +16,8 @@ import (
 type lowering struct {
 	alloc memory.Allocator
 	input []scalar.Type
+	// columns stand for the columns that expressions read, where these are computed from the input; nil: they are the input.
+	columns []*vector.Expr
 }
 
 // program compiles a list of expressions.
@@ -58,7 +60,13 @@ var vectorMeta = map[plan.Meta]int{
 // row-by-row fallback, run by the expression VM.
 func (l lowering) lower(e *plan.Expr) (*vector.Expr, error) {
 	if needsRows(e) {
+		if l.columns != nil {
+			e = l.overInput(e)
+		}
 		return l.fallback(e)
+	}
+	if e.Op == plan.ExprColumn && l.columns != nil {
+		return l.columns[e.Column], nil
 	}
 	op, ok := vectorOps[e.Op]
 	if !ok {

@@ -59,20 +59,28 @@ type compiler struct {
 	p      *Program
 	shared map[string]*node
 	lets   []*node
+	memo   map[*Expr]*node // expressions that stand in several places; nil: none do
 }
 
 func (c *compiler) node(e *Expr) (*node, error) {
 	if e == nil {
 		return nil, fmt.Errorf("an argument is missing")
 	}
+	if n := c.memo[e]; n != nil && len(c.lets) == 0 {
+		return n, nil
+	}
 	n, err := c.build(e)
 	if err != nil {
 		return nil, err
+	}
+	if c.memo != nil && len(c.lets) == 0 {
+		defer func() { c.memo[e] = n }()
 	}
 	// Equal parts are one node. Fallbacks are never known to be equal.
 	if n.op != OpFallback {
 		key := n.key()
 		if old := c.shared[key]; old != nil {
+			n = old
 			return old, nil
 		}
 		c.shared[key] = n
@@ -129,6 +137,9 @@ func (c *compiler) build(e *Expr) (*node, error) {
 			return nil, fmt.Errorf("no column %d among %d", e.Column, len(c.p.input))
 		}
 		n.column, n.typ = e.Column, c.p.input[e.Column]
+		if !e.Type.Nullable && e.Type.Same(n.typ) {
+			n.typ.Nullable = false // a stage before has seen to it
+		}
 		n.form = formOf(n.typ)
 		if n.typ.Kind == scalar.KindStruct {
 			n.form = formStruct
@@ -141,7 +152,7 @@ func (c *compiler) build(e *Expr) (*node, error) {
 		n.meta = e.Meta
 		return n, checkMeta(e.Meta, n.form)
 	case OpConst:
-		n.konst, n.value = true, e.Value
+		n.konst, n.folded, n.value = true, e.Computed, e.Value
 		return n, nil
 	case OpVar:
 		if e.Depth < 0 || e.Depth >= len(c.lets) {

@@ -97,6 +97,9 @@ func (p *Program) column(n *node) {
 		p.loadErr = err
 		return
 	}
+	if !n.typ.Nullable {
+		n.out.valid = nil // rows where it is null are not selected
+	}
 	n.out.arr = arr
 }
 
@@ -376,8 +379,14 @@ func (p *Program) fieldOf(n *node, s *selection) {
 		p.loadErr = err
 		return
 	}
+	o.arr, o.whole = a.Field(n.field), true
 	o.inherit(&parent.out, s)
-	if pv := parent.out.valid; pv != nil {
+	if !n.typ.Nullable {
+		o.valid = nil // in the rows of s, the struct and the field are there
+		return
+	}
+	if pv := parent.out.valid; pv != nil && parent.typ.Nullable {
+		o.whole = false
 		o.ownValid()
 		for i, v := range pv {
 			o.valid[i] = o.valid[i] && v

@@ -61,7 +61,9 @@ type Expr struct {
 	Args   []*Expr
 	Field  int
 	Depth  int
-	Text   string // source text, for row errors and Explain; that of the root counts
+	// Computed is for an OpConst that stands where a column was: overloads do not see it as a constant.
+	Computed bool
+	Text     string // source text, for row errors and Explain; that of the root counts
 
 	// Fallback computes a row without a kernel; its Args are ignored. It may read b during the call
 	// only. A node of any Op with a Fallback is an OpFallback.

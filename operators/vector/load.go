@@ -35,7 +35,7 @@ func widen[T int8 | int16 | int32 | uint8 | uint16 | uint32 | arrow.Date32](o *v
 // An error means that the array is not of a type that holds t.
 func (o *vec) load(arr arrow.Array, t scalar.Type) error {
 	o.form, o.n = formOf(t), arr.Len()
-	o.valid, o.errs, o.sharedValid, o.sharedErrs = nil, nil, false, false
+	o.valid, o.errs, o.sharedValid, o.sharedErrs, o.whole = nil, nil, false, false, false
 	if arr.NullN() > 0 {
 		o.loadValid(arr)
 	}

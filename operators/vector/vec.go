@@ -96,7 +96,8 @@ type vec struct {
 	d     []scalar.Int128
 	s     text
 	v     []scalar.Value
-	arr   arrow.Array   // formStruct
+	arr   arrow.Array   // formStruct, or what a column shows
+	whole bool          // arr is a field whose nulls are all there are
 	valid []bool        // nil: no nulls
 	errs  []scalar.Code // nil: no errors
 
@@ -126,6 +127,7 @@ func (o *vec) begin(f form, n int) {
 	o.form, o.n = f, n
 	o.valid, o.errs = nil, nil
 	o.sharedValid, o.sharedErrs = false, false
+	o.whole = false
 	switch f {
 	case formInt:
 		o.i = sized(&o.ibuf, n)
