@@ -398,6 +398,11 @@ func (a *Aggregate) foldInto(b *operators.Batch, start int64) {
 	before := t.Len()
 	a.keys.upsert(t, a.hashes, a.in, a.pos)
 	a.n.groups.Add(int64(t.Len() - before))
+	a.accumulate(b, t, start)
+}
+
+// accumulate gives the rows of a.in to the accumulators of their groups, which are at a.pos in t.
+func (a *Aggregate) accumulate(b *operators.Batch, t *state.Table, start int64) {
 	for i := range a.slots {
 		s := &a.slots[i]
 		u := update{t: t, b: b, rows: a.in, pos: a.pos, cell: s.cell, start: start, agg: a}

@@ -133,6 +133,14 @@ func (k *groupKeys) upsert(t *state.Table, hashes []uint32, rows []int32, pos []
 	}
 }
 
+// nameAt is the name of a row's group, valid until the next encode.
+func (k *groupKeys) nameAt(row int32) []byte {
+	if k.raw {
+		return k.cols[0].bytes(row)
+	}
+	return k.name(row)
+}
+
 // name is the name of a row's group.
 func (k *groupKeys) name(row int32) []byte { return k.buf[k.from[row]:k.to[row]] }
 

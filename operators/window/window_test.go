@@ -260,14 +260,35 @@ func randomValues(r *rand.Rand, extreme bool) []scalar.Value {
 	}
 }
 
+// A group is the rows of a key in a window.
+type group struct {
+	start, end int64
+	key        []byte // encoded
+	by         []scalar.Value
+	rows       []row
+	// sums are the float sums of the source partitions over the rows that a slot takes, nil: as the rows lie.
+	sums func(takes func(row) bool, value func(row) float64) []float64
+}
+
+// keyOf is the group of a row: by values and a name of them; ok is false if they have no written form.
+func (sc *scenario) keyOf(r row) (by []scalar.Value, name string, ok bool) {
+	by, ok = make([]scalar.Value, len(sc.by)), true
+	for i, c := range sc.by {
+		by[i] = r.values[c]
+		if by[i].Kind == scalar.KindFloat64 {
+			ok = ok && by[i].F-by[i].F == 0
+			if by[i].F == 0 {
+				by[i].F = 0
+			}
+		}
+		text, _ := scalar.AppendJSON(nil, by[i], rowTypes[c])
+		name += string(text) + "|"
+	}
+	return by, name, ok
+}
+
 // naive is the aggregate as its definition reads: every row of every group kept, folded at the end.
 func (sc *scenario) naive() (lines, late, fails []string) {
-	type group struct {
-		end  int64
-		key  []byte
-		by   []scalar.Value
-		rows []row
-	}
 	groups := map[string]*group{}
 	size, every := int64(sc.size), int64(sc.every)
 	for _, part := range sc.rows {
@@ -290,28 +311,15 @@ func (sc *scenario) naive() (lines, late, fails []string) {
 				late = append(late, fmt.Sprintf("%d/%d", r.partition, r.offset))
 				continue
 			}
-			by := make([]scalar.Value, len(sc.by))
-			bad := false
-			name := ""
-			for i, c := range sc.by {
-				by[i] = r.values[c]
-				if by[i].Kind == scalar.KindFloat64 {
-					bad = bad || by[i].F-by[i].F != 0
-					if by[i].F == 0 {
-						by[i].F = 0
-					}
-				}
-				text, _ := scalar.AppendJSON(nil, by[i], rowTypes[c])
-				name += string(text) + "|"
-			}
-			if bad {
+			by, name, ok := sc.keyOf(r)
+			if !ok {
 				fails = append(fails, fmt.Sprintf("E0606 by: row %d/%d", r.partition, r.offset))
 				continue
 			}
 			for _, s := range starts {
 				id := fmt.Sprintf("%d|%s", s, name)
 				if groups[id] == nil {
-					groups[id] = &group{end: s + size, by: by, key: sc.encodeKey(by)}
+					groups[id] = &group{start: s, end: s + size, by: by, key: sc.encodeKey(by)}
 				}
 				groups[id].rows = append(groups[id].rows, r)
 			}
@@ -321,6 +329,12 @@ func (sc *scenario) naive() (lines, late, fails []string) {
 	for _, g := range groups {
 		sorted = append(sorted, g)
 	}
+	lines, lost := sc.results(sorted)
+	return lines, late, append(fails, lost...)
+}
+
+// results are the rows of groups in the order in which they leave, and those that cannot.
+func (sc *scenario) results(sorted []*group) (lines, fails []string) {
 	sort.Slice(sorted, func(i, j int) bool {
 		if sorted[i].end != sorted[j].end {
 			return sorted[i].end < sorted[j].end
@@ -340,11 +354,11 @@ func (sc *scenario) naive() (lines, late, fails []string) {
 		for i, c := range sc.by {
 			add(g.by[i], rowTypes[c])
 		}
-		add(scalar.Time(g.end-size), scalar.TypeTime)
+		add(scalar.Time(g.start), scalar.TypeTime)
 		add(scalar.Time(g.end), scalar.TypeTime)
 		failed := ""
 		for _, s := range sc.slots {
-			v, code := naiveSlot(s, g.rows)
+			v, code := naiveSlot(s, g)
 			if code != scalar.CodeNone && failed == "" {
 				failed = fmt.Sprintf("%s %s: key %s", code, s.Text, keyText(g.key))
 			}
@@ -356,7 +370,7 @@ func (sc *scenario) naive() (lines, late, fails []string) {
 		}
 		lines = append(lines, fmt.Sprintf("@%d key=%s:%s", g.end-1, keyText(g.key), line))
 	}
-	return lines, late, fails
+	return lines, fails
 }
 
 func (sc *scenario) encodeKey(by []scalar.Value) []byte {
@@ -381,21 +395,40 @@ func (sc *scenario) encodeKey(by []scalar.Value) []byte {
 	return []byte("[" + strings.Join(parts, ",") + "]")
 }
 
+// partitionSums are the sums of the rows of each partition, in order.
+func (g *group) partitionSums(takes func(row) bool, value func(row) float64) (sums []float64) {
+	if g.sums != nil {
+		return g.sums(takes, value)
+	}
+	last := int32(-1)
+	for _, r := range g.rows {
+		switch {
+		case !takes(r):
+			continue
+		case r.partition != last:
+			sums = append(sums, value(r))
+		default:
+			sums[len(sums)-1] += value(r)
+		}
+		last = r.partition
+	}
+	return sums
+}
+
 // naiveSlot folds the rows of a group, which come partition by partition, each in offset order.
-func naiveSlot(s Slot, rows []row) (scalar.Value, scalar.Code) {
+func naiveSlot(s Slot, g *group) (scalar.Value, scalar.Code) {
 	col := -1
 	if s.Arg != nil {
 		col = s.Arg.(operators.Columns)[0]
 	}
+	takes := func(r row) bool {
+		return (s.Filter == nil || r.values[colFlag].Bool()) && (col < 0 || !r.values[col].IsNull())
+	}
 	var kept []row
-	for _, r := range rows {
-		if s.Filter != nil && !r.values[colFlag].Bool() {
-			continue
+	for _, r := range g.rows {
+		if takes(r) {
+			kept = append(kept, r)
 		}
-		if col >= 0 && r.values[col].IsNull() {
-			continue
-		}
-		kept = append(kept, r)
 	}
 	switch s.Func {
 	case "count":
@@ -435,20 +468,12 @@ func naiveSlot(s Slot, rows []row) (scalar.Value, scalar.Code) {
 		return best.values[col], 0
 	}
 	if s.ArgType.Kind.Float() {
-		total, part := 0.0, 0.0
-		for i, r := range kept {
-			v := r.values[col].F
-			if i > 0 && kept[i-1].partition == r.partition {
-				part += v
+		total := 0.0
+		for i, part := range g.partitionSums(takes, func(r row) float64 { return r.values[col].F }) {
+			if i == 0 {
+				total = part
 			} else {
-				part = v
-			}
-			if i == len(kept)-1 || kept[i+1].partition != r.partition {
-				if r.partition == kept[0].partition {
-					total = part
-				} else {
-					total += part
-				}
+				total += part
 			}
 		}
 		if s.Func == "avg" {
@@ -499,10 +524,41 @@ func naiveSlot(s Slot, rows []row) (scalar.Value, scalar.Code) {
 	return scalar.Int(sum.Int64()), 0
 }
 
+// A machine is any of the operators of this package.
+type machine interface {
+	operators.Stateful
+	More() bool
+	ObserveAppend(operators.EventTime)
+	Stats() Stats
+}
+
+// newMachine makes the operator that the options ask for.
+func newMachine(o Options) (machine, error) {
+	if o.Every == gapOnly {
+		s, err := NewSessions(o)
+		if err == nil {
+			s.spare = 3 // so that a few rows compact
+		}
+		return s, err
+	}
+	return NewAggregate(o)
+}
+
+// gapOnly as Options.Every asks newMachine for sessions.
+const gapOnly = -1
+
+// held is how many groups an operator holds.
+func held(m machine) int64 {
+	if s, ok := m.(*Sessions); ok {
+		return int64(s.t.Len())
+	}
+	return m.(*Aggregate).groups.Rows()
+}
+
 // store is keyed state as the log would keep it.
 type store map[string]string
 
-func (s store) save(a *Aggregate) error {
+func (s store) save(a machine) error {
 	last := ""
 	var err error
 	a.Changes(func(key, value []byte) {
@@ -523,8 +579,8 @@ func (s store) save(a *Aggregate) error {
 	return err
 }
 
-func (s store) restore(t *testing.T, o Options) *Aggregate {
-	a, err := NewAggregate(o)
+func (s store) restore(t *testing.T, o Options) machine {
+	a, err := newMachine(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -575,8 +631,8 @@ func (sc *scenario) run(t *testing.T, r *rand.Rand, alloc memory.Allocator) *sin
 	}
 	check := func() {
 		s := a.Stats()
-		if s.In != s.Folded+s.Late+s.Failed || s.Groups != s.Out+s.ResultsFailed+a.groups.Rows() {
-			t.Fatalf("counters do not add up: %+v with %d groups", s, a.groups.Rows())
+		if s.In != s.Folded+s.Late+s.Failed || s.Groups != s.Out+s.ResultsFailed+held(a) {
+			t.Fatalf("counters do not add up: %+v with %d groups", s, held(a))
 		}
 	}
 	for done := false; !done; {
@@ -615,8 +671,11 @@ func (sc *scenario) run(t *testing.T, r *rand.Rand, alloc memory.Allocator) *sin
 			a = disk.restore(t, o)
 		}
 	}
-	if len(disk) != 0 || a.groups.Len() != 0 {
-		t.Errorf("%d rows left in the store, %d windows in memory", len(disk), a.groups.Len())
+	if len(disk) != 0 || a.StateRows() != 0 {
+		t.Errorf("%d rows left in the store, %d in memory", len(disk), a.StateRows())
+	}
+	if a, ok := a.(*Aggregate); ok && (a.groups.Len() != 0) {
+		t.Errorf("%d windows left in memory", a.groups.Len())
 	}
 	a.Close()
 	return total
@@ -630,24 +689,30 @@ func TestAggregateEqualsItsDefinitionForAnyStepsAndRestarts(t *testing.T) {
 		alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
 		sc := randomScenario(r)
 		lines, late, fails := sc.naive()
-		for range 3 {
-			got := sc.run(t, r, alloc)
-			compareLines(t, "row", got.lines, lines)
-			sort.Strings(got.late)
-			sort.Strings(late)
-			compareLines(t, "late row", got.late, late)
-			for i, f := range got.fails {
-				got.fails[i], _, _ = strings.Cut(f, " value ")
-			}
-			sort.Strings(got.fails)
-			sort.Strings(fails)
-			compareLines(t, "failure", got.fails, fails)
-		}
-		alloc.AssertSize(t, 0)
+		sc.compare(t, r, alloc, lines, late, fails)
 		if t.Failed() {
 			t.Fatalf("scenario %d: by %v, window %v every %v", i, sc.by, sc.size, sc.every)
 		}
 	}
+}
+
+// compare runs the scenario a few times, and expects the rows in order, the late ones and the failures.
+func (sc *scenario) compare(t *testing.T, r *rand.Rand, alloc *memory.CheckedAllocator, lines, late, fails []string) {
+	t.Helper()
+	for range 3 {
+		got := sc.run(t, r, alloc)
+		compareLines(t, "row", got.lines, lines)
+		sort.Strings(got.late)
+		sort.Strings(late)
+		compareLines(t, "late row", got.late, late)
+		for i, f := range got.fails {
+			got.fails[i], _, _ = strings.Cut(f, " value ")
+		}
+		sort.Strings(got.fails)
+		sort.Strings(fails)
+		compareLines(t, "failure", got.fails, fails)
+	}
+	alloc.AssertSize(t, 0)
 }
 
 func compareLines(t *testing.T, what string, got, want []string) {
@@ -726,7 +791,7 @@ func (d *drain) Fail(*operators.Batch, []operators.RowError) {}
 type story struct {
 	t    *testing.T
 	out  strings.Builder
-	a    *Aggregate
+	a    machine
 	disk store
 	o    Options
 	s    *sink
