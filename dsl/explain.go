@@ -129,7 +129,7 @@ func (e *explainer) aggregate(st *plan.Stage, cols []plan.Column) {
 	if a.OnAppend {
 		on = " on append time"
 	}
-	e.line("%-8s by %s, window %s%s, one final row per key and window%s", st.Word, listText(exprNames(a.By)), windowText(a.Window), on, shuffleText(st.Shuffle))
+	e.line("%-8s by %s, window %s%s, one final row per key and window%s", st.Word, listText(exprNames(a.By)), a.Window.Text(), on, shuffleText(st.Shuffle))
 	for _, b := range a.By {
 		if b.Expr.Op != plan.ExprColumn {
 			e.line("         %s = %s: %s", b.Name, b.Expr.Text, b.Expr.Type)
@@ -233,13 +233,6 @@ func shuffles(stages []plan.Stage) int {
 
 func durationText(d time.Duration) string { return string(scalar.AppendDuration(nil, int64(d))) }
 
-func windowText(w plan.Window) string {
-	if w.Kind == plan.WindowHop {
-		return fmt.Sprintf("hop(%s every %s)", durationText(w.Size), durationText(w.Every))
-	}
-	return fmt.Sprintf("tumble(%s)", durationText(w.Size))
-}
-
 func timeText(t *plan.Topic) string {
 	s := "record timestamp"
 	switch {
@@ -282,10 +275,7 @@ func stateText(p *plan.Pipeline) string {
 		st := &p.Stages[i]
 		if st.Agg != nil {
 			a := st.Agg
-			windows := int64(a.Window.Size / a.Window.Every)
-			if a.Window.Size%a.Window.Every != 0 {
-				windows++
-			}
+			windows := windowsOf(a.Window)
 			bytes, open, bounded := int64(48), "", ""
 			for _, b := range a.By {
 				bytes += typeBytes(b.Expr.Type)
@@ -299,10 +289,11 @@ func stateText(p *plan.Pipeline) string {
 					bounded = " plus what " + s.Func + " keeps"
 				}
 			}
-			text := fmt.Sprintf("until the window ends (%s + lag %s), about %d B x keys", durationText(a.Window.Size), durationText(p.Source.Time.Lag), bytes*windows)
-			if a.OnAppend {
-				text = fmt.Sprintf("until the window ends (%s), about %d B x keys", durationText(a.Window.Size), bytes*windows)
+			until := untilText(a.Window)
+			if !a.OnAppend {
+				until = untilText(a.Window, " + lag "+durationText(p.Source.Time.Lag))
 			}
+			text := fmt.Sprintf("%s, about %d B x keys", until, bytes*windows)
 			if windows > 1 {
 				text += fmt.Sprintf(" (%d windows each)", windows)
 			}

@@ -37,7 +37,7 @@ func (e *explainer) top(st *plan.Stage, cols []plan.Column) {
 		text += " per " + listText(names(st.Out.Columns, t.Group))
 	}
 	if t.Window.Kind != 0 {
-		text += ", window " + windowText(t.Window)
+		text += ", window " + t.Window.Text()
 	} else {
 		text += ", window of the row"
 	}

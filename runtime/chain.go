@@ -505,7 +505,7 @@ func (c *chain) advance(limit int) (done bool) {
 	w := c.watermark()
 	for _, s := range c.stages {
 		for {
-			if a, ok := s.op.(*window.Aggregate); ok && c.onAppend {
+			if a, ok := s.op.(interface{ ObserveAppend(operators.EventTime) }); ok && c.onAppend {
 				a.ObserveAppend(c.frontier)
 			}
 			before, left := c.used(), s.counters.Out
@@ -706,5 +706,22 @@ func buildAggregate(low lowering, st *plan.Stage, emitRows int, alloc memory.All
 		return nil, err
 	}
 	o.Results = results
-	return window.NewAggregate(o)
+	return openWindow(agg.Window, o)
+}
+
+// openWindow makes the operator of a kind of windows.
+func openWindow(w plan.Window, o window.Options) (operators.Operator, error) {
+	switch w.Kind {
+	case plan.WindowTumble, plan.WindowHop:
+		return window.NewAggregate(o)
+	case plan.WindowSession:
+		return window.NewSessions(o)
+	case plan.WindowCalendar:
+		var err error
+		if o.Calendar, err = scalar.NewCalendar(w.Unit, w.Zone); err != nil {
+			return nil, err
+		}
+		return window.NewAggregate(o)
+	}
+	return nil, fmt.Errorf("unknown window %d", w.Kind)
 }

@@ -225,6 +225,7 @@ func checkCounters(t *testing.T, s runtime.PipelineStatus) {
 func TestDerivedTopicsDependOnlyOnTheRowsOfEachPartition(t *testing.T) {
 	t.Run("many", func(t *testing.T) { testVariations(t, manySuite) })
 	t.Run("rows", func(t *testing.T) { testVariations(t, rowSuite) })
+	t.Run("windows", func(t *testing.T) { testVariations(t, windowSuite) })
 }
 
 func testVariations(t *testing.T, s suite) {

@@ -425,6 +425,7 @@ func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
 		agg.Results = append(agg.Results, plan.NamedExpr{Name: as.Name.Text, Expr: e})
 	}
 	agg.Slots = a.slots
+	good = c.joinable(f, st, clauses, agg) && good
 	if f.unknown || !good {
 		f.unknown = true
 		return
@@ -493,8 +494,7 @@ func (c *checker) aggWindow(f *flow, st *syntax.Stage, clauses map[string]*synta
 	switch w.Word {
 	case "tumble", "hop":
 	default:
-		c.notBuilt("window-"+w.Word, "`window "+w.Word+"`", at, "").fix("use `tumble(1m)` or `hop(1m every 10s)`").replace(at, "tumble(1m)")
-		return false
+		return c.otherWindow(f, cl, agg)
 	}
 	size, ok := c.durationValue(w.Size)
 	if !ok {
@@ -527,13 +527,7 @@ func (c *checker) aggWindow(f *flow, st *syntax.Stage, clauses map[string]*synta
 	if w.Word == "hop" {
 		agg.Window.Kind = plan.WindowHop
 	}
-	agg.OnAppend = cl.OnAppend
-	if cl.OnAppend && f.meta != metaAll {
-		c.err("E0121", at, "there is no append time after an aggregate").
-			because("a row that an aggregate made comes from many records").fix("leave `on append` out")
-		return false
-	}
-	return true
+	return c.windowOnAppend(f, cl, agg)
 }
 
 // maxHops bounds the windows that one row is in.

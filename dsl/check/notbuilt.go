@@ -6,7 +6,7 @@ var notBuiltCodes = map[string]string{
 	"join": "E0901", "lookup": "E0902", "match": "E0903", "over": "E0904", "top": "E0905", "dedup": "E0906",
 	"route": "E0907", "check": "E0908", "union": "E0910",
 	"bare": "E0913", "test": "E0914", "wasm": "E0915", "from-as": "E0916",
-	"window-session": "E0920", "window-cumulate": "E0921", "window-count": "E0922", "window-calendar": "E0923",
+	"session-max": "E0920", "window-cumulate": "E0921", "window-count": "E0922", "window-emit": "E0928",
 	"emit-every": "E0924", "late-accept": "E0925", "state": "E0926", "agg-table": "E0927",
 	"format": "E0930",
 }

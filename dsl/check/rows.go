@@ -273,7 +273,7 @@ func writeTop(b *strings.Builder, st *plan.Stage, names []string) {
 	t, out := st.Top, st.Out.Columns
 	fmt.Fprintf(b, "top %d ties %v", t.N, t.Ties)
 	if t.Window.Kind != 0 {
-		fmt.Fprintf(b, " %s size %s every %s", windowWord(t.Window.Kind), durationText(int64(t.Window.Size)), durationText(int64(t.Window.Every)))
+		b.WriteString(" " + windowCanonical(t.Window))
 	} else {
 		fmt.Fprintf(b, " window (%s, %s)", out[t.Start].Name, out[t.End].Name)
 	}

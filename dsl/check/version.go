@@ -118,7 +118,7 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 		writeTop(b, st, names)
 	case plan.StageAggregate:
 		a := st.Agg
-		fmt.Fprintf(b, "aggregate %s size %s every %s", windowWord(a.Window.Kind), durationText(int64(a.Window.Size)), durationText(int64(a.Window.Every)))
+		b.WriteString("aggregate " + windowCanonical(a.Window))
 		if a.OnAppend {
 			b.WriteString(" on append")
 		}
@@ -145,11 +145,18 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 	}
 }
 
-func windowWord(k plan.WindowKind) string {
-	if k == plan.WindowHop {
-		return "hop"
+func windowCanonical(w plan.Window) string {
+	switch w.Kind {
+	case plan.WindowTumble, plan.WindowHop:
+		word := "tumble"
+		if w.Kind == plan.WindowHop {
+			word = "hop"
+		}
+		return fmt.Sprintf("%s size %s every %s", word, durationText(int64(w.Size)), durationText(int64(w.Every)))
+	case plan.WindowCalendar:
+		return w.Text() + " zones " + scalar.ZoneVersion
 	}
-	return "tumble"
+	return w.Text()
 }
 
 func writeSlot(b *strings.Builder, s plan.AggCall, names []string) {

@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/headrace/headrace/internal/scalar"
@@ -260,13 +261,48 @@ type WindowKind uint8
 const (
 	WindowTumble WindowKind = iota + 1
 	WindowHop
+	WindowSession  // Size is the gap
+	WindowCumulate // [k*Size, k*Size + i*Every), i = 1 .. Size/Every
+	WindowCount    // Count rows of a key
+	WindowCalendar // the Unit of a clock in Zone
 )
 
-// A Window assigns event times to spans [start, start+Size), start a multiple of Every since 1970 UTC.
+// A Window says which rows of a key belong together: those in a span [start, start+Size), start a multiple of Every
+// since 1970 UTC, unless its kind says otherwise.
 type Window struct {
 	Kind  WindowKind // 0: none, one group for each key
 	Size  time.Duration
-	Every time.Duration // equals Size for WindowTumble
+	Every time.Duration `json:",omitempty"` // equals Size for WindowTumble
+	Max   time.Duration `json:",omitempty"` // WindowSession: no session is longer; 0: no bound
+	Count int64         `json:",omitempty"`
+	Unit  string        `json:",omitempty"` // minute hour day week month quarter year
+	Zone  string        `json:",omitempty"` // "": UTC
+}
+
+// Text is the window as written.
+func (w Window) Text() string {
+	d := func(d time.Duration) string { return string(scalar.AppendDuration(nil, int64(d))) }
+	switch w.Kind {
+	case WindowTumble:
+		return "tumble(" + d(w.Size) + ")"
+	case WindowHop:
+		return "hop(" + d(w.Size) + " every " + d(w.Every) + ")"
+	case WindowSession:
+		if w.Max > 0 {
+			return "session(" + d(w.Size) + " max " + d(w.Max) + ")"
+		}
+		return "session(" + d(w.Size) + ")"
+	case WindowCumulate:
+		return "cumulate(" + d(w.Size) + " every " + d(w.Every) + ")"
+	case WindowCount:
+		return "count(" + strconv.FormatInt(w.Count, 10) + ")"
+	case WindowCalendar:
+		if w.Zone != "" {
+			return "calendar(" + w.Unit + ", " + strconv.Quote(w.Zone) + ")"
+		}
+		return "calendar(" + w.Unit + ")"
+	}
+	return "none"
 }
 
 // Pos is a place in the module text.

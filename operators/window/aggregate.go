@@ -61,6 +61,8 @@ type Options struct {
 
 	Size  time.Duration
 	Every time.Duration // zero: Size, a tumbling window
+	// Calendar, if not nil, gives the windows; Size and Every are not used. It belongs to the operator.
+	Calendar *scalar.Calendar
 	// OnAppend puts rows into windows of append time. Such windows close when ObserveAppend has told an
 	// append time at or past their end, at the next Advance; Advance's own watermark closes them only
 	// when it is MaxEventTime.
@@ -168,6 +170,9 @@ var _ operators.Stateful = (*Aggregate)(nil)
 
 // NewAggregate makes an aggregate without state. Errors: ErrOptions.
 func NewAggregate(o Options) (*Aggregate, error) {
+	if o.Calendar != nil {
+		o.Size, o.Every = time.Duration(scalar.MaxCalendarSpan), 0
+	}
 	if o.Every == 0 {
 		o.Every = o.Size
 	}

@@ -57,15 +57,33 @@ func (a *Aggregate) behind(b *operators.Batch, i int) int64 {
 // isLate says whether even the last window that holds ts had ended before row i came.
 func (a *Aggregate) isLate(b *operators.Batch, i int, ts int64) bool {
 	w := a.behind(b, i)
-	return ts < w && ends(a.lastStart(ts)+a.size, w)
+	return ts < w && ends(a.endOf(a.lastStart(ts)), w)
 }
 
 // lastStart is the start of the last window that holds ts.
-func (a *Aggregate) lastStart(ts int64) int64 { return scalar.FloorDiv(ts, a.every) * a.every }
+func (a *Aggregate) lastStart(ts int64) int64 {
+	if a.o.Calendar != nil {
+		start, _ := a.o.Calendar.Span(ts)
+		return start
+	}
+	return scalar.FloorDiv(ts, a.every) * a.every
+}
+
+// endOf is the end of the window that starts at start.
+func (a *Aggregate) endOf(start int64) int64 {
+	if a.o.Calendar != nil {
+		_, end := a.o.Calendar.Span(start)
+		return end
+	}
+	return start + a.size
+}
 
 // firstStart is the start of the first window that holds ts: the least multiple of every above
 // ts - size.
 func (a *Aggregate) firstStart(ts int64) int64 {
+	if a.o.Calendar != nil {
+		return a.lastStart(ts)
+	}
 	return (scalar.FloorDiv(ts-a.size, a.every) + 1) * a.every
 }
 
@@ -88,7 +106,7 @@ func (a *Aggregate) fold(b *operators.Batch) {
 		return
 	}
 	perRow := uint64(a.size/a.every) + 1
-	if spread := uint64(last-first)/uint64(a.every) + 1; spread <= 4*perRow+4 {
+	if spread := uint64(last-first)/uint64(a.every) + 1; a.o.Calendar == nil && spread <= 4*perRow+4 {
 		// Few windows: look through the rows once for each.
 		for start := first; start <= last; start += a.every {
 			a.in = a.in[:0]
@@ -109,7 +127,7 @@ func (a *Aggregate) fold(b *operators.Batch) {
 	for _, row := range a.rows {
 		ts, w := times[row], a.behind(b, int(row))
 		for start := a.firstStart(ts); start <= ts; start += a.every {
-			if !ends(start+a.size, w) {
+			if !ends(a.endOf(start), w) {
 				a.pairs = append(a.pairs, pair{start, row})
 			}
 		}

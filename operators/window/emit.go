@@ -83,7 +83,7 @@ func (a *Aggregate) Advance(w operators.EventTime, out operators.Emitter) {
 	left := a.o.EmitRows
 	for i := 0; i < a.groups.Len(); i++ {
 		start, t := a.groups.At(i)
-		if !ends(start+a.size, e.w) {
+		if !ends(a.endOf(start), e.w) {
 			break
 		}
 		for t.Len() > 0 {
@@ -118,7 +118,7 @@ func (a *Aggregate) Advance(w operators.EventTime, out operators.Emitter) {
 func (a *Aggregate) More() bool {
 	for i := range a.groups.Len() {
 		start, t := a.groups.At(i)
-		if !ends(start+a.size, a.emit.w) {
+		if !ends(a.endOf(start), a.emit.w) {
 			return false
 		}
 		if rows, _, _ := memberRows(t); t.Len() > 0 || rows > 0 {
@@ -148,7 +148,7 @@ func (a *Aggregate) forgetMembers(t *state.Table, left *int) bool {
 func (a *Aggregate) drop() {
 	over := func(start int64, t *state.Table) bool {
 		rows, saved, _ := memberRows(t)
-		return ends(start+a.size, a.emit.w) && t.Len() == 0 && t.Saved() == 0 && rows+saved == 0
+		return ends(a.endOf(start), a.emit.w) && t.Len() == 0 && t.Saved() == 0 && rows+saved == 0
 	}
 	a.groups.Drop(over)
 }
@@ -205,7 +205,7 @@ func mustDecode(k *groupKeys, name []byte, builders []array.Builder) {
 func (e *emission) take(t *state.Table, n int) {
 	a, k := e.agg, e.agg.keys
 	part := e.order[e.next : e.next+n]
-	end := e.start + a.size
+	end := a.endOf(e.start)
 	for i, p := range part {
 		name := t.Key(p)
 		mustDecode(k, name, e.by)

@@ -1,7 +1,6 @@
 package window
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math"
 	"math/bits"
@@ -16,16 +15,6 @@ type joiner interface {
 	// join adds group q of src to group p of dst; src may be dst. What q holds stays. cell is the
 	// accumulator's first cell, counted from the header.
 	join(dst *state.Table, p state.Pos, src *state.Table, q state.Pos, cell int)
-}
-
-// Joins says whether groups of the aggregate function f can be joined, so that sessions and cumulate can
-// have it.
-func Joins(f string) bool {
-	switch f {
-	case "count", "count_distinct", "sum", "avg", "min", "max", "first", "last":
-		return true
-	}
-	return false
 }
 
 func (count) join(dst *state.Table, p state.Pos, src *state.Table, q state.Pos, cell int) {
@@ -84,23 +73,10 @@ func (e extreme) join(dst *state.Table, p state.Pos, src *state.Table, q state.P
 
 // order compares two values in cells.
 func (e extreme) order(x *state.Table, a []uint64, y *state.Table, b []uint64) int {
-	switch e.shape {
-	case shapeWord:
-		switch v, w := int64(a[0]), int64(b[0]); {
-		case v < w:
-			return -1
-		case v > w:
-			return 1
-		}
-		return 0
-	case shapeDec:
-		return scalar.Int128{Hi: int64(a[1]), Lo: a[0]}.Cmp(scalar.Int128{Hi: int64(b[1]), Lo: b[0]})
+	if e.shape != shapeBlob || e.t.Kind == scalar.KindString || e.t.Kind == scalar.KindBytes {
+		return compareShape(e.shape, x, a, y, b)
 	}
 	v, w := x.Blob(a), y.Blob(b)
-	switch e.t.Kind {
-	case scalar.KindString, scalar.KindBytes:
-		return bytes.Compare(v, w)
-	}
 	if len(v) == 0 || len(w) == 0 {
 		return 0
 	}

@@ -28,7 +28,7 @@ func newKept(t *testing.T, s Slot) *kept {
 	s.Arg = operators.Columns{0}
 	o := Options{Slots: []Slot{s}, Results: operators.Columns{2}, Size: time.Hour}
 	k := &kept{t: t, o: o, disk: store{}}
-	k.a = k.disk.restore(t, o)
+	k.a = k.disk.restore(t, o).(*Aggregate)
 	return k
 }
 
@@ -58,7 +58,7 @@ func (k *kept) save() int {
 
 func (k *kept) restart() {
 	k.a.Close()
-	k.a = k.disk.restore(k.t, k.o)
+	k.a = k.disk.restore(k.t, k.o).(*Aggregate)
 }
 
 func (k *kept) end() scalar.Value {

@@ -67,7 +67,7 @@ func (a *Aggregate) Restore(key, value []byte) error {
 		return fmt.Errorf("%w: version %d", ErrState, value[0])
 	}
 	start, name := readWordBytes(key[1:]), key[rowPrefix:]
-	if start%a.every != 0 || start < operators.MinEventTime+a.size || start > operators.MaxEventTime-a.size {
+	if start < operators.MinEventTime+a.size || start > operators.MaxEventTime-a.size || a.lastStart(start) != start {
 		return fmt.Errorf("%w: no window starts at %d", ErrState, start)
 	}
 	switch key[0] {

@@ -599,6 +599,8 @@ const (
 	rowValue   = 'v'
 )
 
+var memberValue = []byte{rowVersion}
+
 // Changes implements operators.Stateful.
 func (s *Sessions) Changes(put func(key, value []byte)) {
 	key := s.name[:0]

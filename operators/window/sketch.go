@@ -232,6 +232,11 @@ func addHash(t *state.Table, at int, h uint64) {
 	if !fresh || innerUsed(c) <= maxHashes {
 		return
 	}
+	toRegisters(t, at)
+}
+
+// toRegisters turns a set of hashes into registers.
+func toRegisters(t *state.Table, at int) {
 	place := t.Alloc(registers / 8)
 	arena := t.Arena()
 	old := []uint64{arena[at], arena[at+1]}

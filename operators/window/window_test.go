@@ -163,6 +163,9 @@ type scenario struct {
 	lag    int64
 	append bool
 	slots  []Slot
+
+	zone string // of calendar days
+	day  func(at int64) [2]int64
 }
 
 func (sc *scenario) options(alloc memory.Allocator) Options {
@@ -171,12 +174,31 @@ func (sc *scenario) options(alloc memory.Allocator) Options {
 		o.ByTypes = append(o.ByTypes, rowTypes[c])
 		o.ByNames = append(o.ByNames, fmt.Sprintf("k%d", i))
 	}
+	if sc.day != nil {
+		o.Calendar, _ = scalar.NewCalendar("day", sc.zone)
+	}
 	slots := operators.Columns{}
 	for i := range o.Slots {
 		slots = append(slots, len(sc.by)+2+i)
 	}
 	o.Results = slots
 	return o
+}
+
+// forSessions leaves out what sessions do not have, and the spread of floats, whose digits depend on how sessions were
+// joined.
+func forSessions(slots []Slot) (list []Slot) {
+	for _, s := range slots {
+		acc, err := newAccumulator(s, 0)
+		if err != nil {
+			panic(err)
+		}
+		_, keeps := acc.(keeper)
+		if _, float := acc.(spreadFloat); !float && (!keeps || s.Func == "count_distinct") {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 func (sc *scenario) outTypes() []scalar.Type {
@@ -287,10 +309,22 @@ func (sc *scenario) keyOf(r row) (by []scalar.Value, name string, ok bool) {
 	return by, name, ok
 }
 
+// spans are the windows that hold a time.
+func (sc *scenario) spans(at int64) (spans [][2]int64) {
+	if sc.day != nil {
+		day := sc.day(at)
+		return [][2]int64{day}
+	}
+	size, every := int64(sc.size), int64(sc.every)
+	for s := scalar.FloorDiv(at, every) * every; s+size > at; s -= every {
+		spans = append(spans, [2]int64{s, s + size})
+	}
+	return spans
+}
+
 // naive is the aggregate as its definition reads: every row of every group kept, folded at the end.
 func (sc *scenario) naive() (lines, late, fails []string) {
 	groups := map[string]*group{}
-	size, every := int64(sc.size), int64(sc.every)
 	for _, part := range sc.rows {
 		for _, r := range part {
 			at, behind := r.ts, r.behind
@@ -301,13 +335,13 @@ func (sc *scenario) naive() (lines, late, fails []string) {
 				fails = append(fails, fmt.Sprintf("E0605 window: row %d/%d", r.partition, r.offset))
 				continue
 			}
-			var starts []int64
-			for s := scalar.FloorDiv(at, every) * every; s+size > at; s -= every {
-				if s+size > behind {
-					starts = append(starts, s)
+			var spans [][2]int64
+			for _, s := range sc.spans(at) {
+				if s[1] > behind {
+					spans = append(spans, s)
 				}
 			}
-			if len(starts) == 0 {
+			if len(spans) == 0 {
 				late = append(late, fmt.Sprintf("%d/%d", r.partition, r.offset))
 				continue
 			}
@@ -316,10 +350,10 @@ func (sc *scenario) naive() (lines, late, fails []string) {
 				fails = append(fails, fmt.Sprintf("E0606 by: row %d/%d", r.partition, r.offset))
 				continue
 			}
-			for _, s := range starts {
-				id := fmt.Sprintf("%d|%s", s, name)
+			for _, s := range spans {
+				id := fmt.Sprintf("%d|%d|%s", s[0], s[1], name)
 				if groups[id] == nil {
-					groups[id] = &group{start: s, end: s + size, by: by, key: sc.encodeKey(by)}
+					groups[id] = &group{start: s[0], end: s[1], by: by, key: sc.encodeKey(by)}
 				}
 				groups[id].rows = append(groups[id].rows, r)
 			}
