@@ -193,7 +193,7 @@ func (e *RowEncoder) key(row []string) []byte {
 // JSONKey finds the key of a JSON object by the topic's key columns; nil if the line is no object or
 // lacks them.
 func JSONKey(t *plan.Topic, line []byte) []byte {
-	if t == nil || len(t.Key) == 0 || t.Format != plan.FormatJSON {
+	if t == nil || len(t.Key) == 0 || t.Format != plan.FormatJSON && t.Format != plan.FormatArrow {
 		return nil
 	}
 	var fields map[string]json.RawMessage

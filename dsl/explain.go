@@ -210,6 +210,8 @@ func formatText(f plan.Format) string {
 		return "json"
 	case plan.FormatCSV:
 		return "csv"
+	case plan.FormatArrow:
+		return "arrow"
 	}
 	return "raw"
 }

@@ -264,6 +264,10 @@ func (e *Engine) topicBreaks(cat *replication.Catalog, name string, p *plan.Modu
 			return nil, fmt.Errorf("%w: %s is a view of module %s", ErrNameTaken, t.Name, v.Module)
 		}
 		row, ok := cat.Topic(t.Name)
+		if ok && row.Settings.Compact && t.Format == plan.FormatArrow {
+			out = append(out, PlanChange{name + "/" + t.Ident, ChangeBreak, fmt.Sprintf("topic `%s` exists and is compacted: `format arrow` does not go with cleanup.policy=compact, which looks for the latest record of each key", t.Name)})
+			continue
+		}
 		if !ok || len(row.Schema) == 0 {
 			if ok && t.Partitions > 0 && int32(t.Partitions) != row.Partitions {
 				out = append(out, PlanChange{name + "/" + t.Ident, ChangeBreak, fmt.Sprintf("topic `%s` exists: its number of partitions is %d, the module says %d", t.Name, row.Partitions, t.Partitions)})

@@ -139,6 +139,11 @@ func newChain(pl *plan.Pipeline, outs sideOutputs, emitRows int, alloc memory.Al
 	if err != nil {
 		return nil, fmt.Errorf("runtime: encoder of %s: %w", pl.Output.Name, err)
 	}
+	if pl.Output.Format == plan.FormatArrow {
+		if err := outs.main.useColumns(pl.Output); err != nil {
+			return nil, fmt.Errorf("runtime: columns of %s: %w", pl.Output.Name, err)
+		}
+	}
 	c.sink = &sink{
 		pipeline: pl.Name, main: outs.main, late: outs.late, invalid: outs.invalid, errors: outs.errors,
 		encoder: enc, key: pl.Output.Key, types: types(pl.Output.Schema), counters: &c.counters,

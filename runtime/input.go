@@ -83,9 +83,9 @@ func (e *lostError) Error() string {
 	return fmt.Sprintf("offsets %d to %d of partition %d were deleted before they were read", e.from, e.to-1, e.partition)
 }
 
-// newInputs begins to read parts at from. With pass, what is gone there is passed over and counted; what goes later is a
+// newInputs begins to read parts at from. keys says that record.key is read. With pass, what is gone there is passed over and counted; what goes later is a
 // *lostError.
-func newInputs(t *plan.Topic, needed []bool, parts []*log.Partition, from []int64, pass bool, batchRows int, alloc memory.Allocator) (*inputs, error) {
+func newInputs(t *plan.Topic, needed []bool, keys bool, parts []*log.Partition, from []int64, pass bool, batchRows int, alloc memory.Allocator) (*inputs, error) {
 	in := &inputs{batchRows: batchRows}
 	for i, p := range parts {
 		d, err := codec.NewDecoder(t, needed, alloc)
@@ -93,6 +93,9 @@ func newInputs(t *plan.Topic, needed []bool, parts []*log.Partition, from []int6
 			return nil, fmt.Errorf("runtime: decoder of %s: %w", t.Name, err)
 		}
 		d.SetPartition(int32(i))
+		if keys {
+			d.WantKeys()
+		}
 		x := &input{index: i, part: p, decoder: d, read: from[i]}
 		if pass {
 			x.passOver()
@@ -185,11 +188,17 @@ func (p *input) fill(budget, batchRows int) error {
 			p.read, appended = b.Last+1, b.AppendTime
 			continue
 		}
+		columns := codec.Columnar(b.Data)
+		if columns {
+			p.flush(p.read, appended)
+		}
 		if err := p.decoder.Append(b.Base, b.AppendTime, b.Data, p.read); err != nil {
 			p.broken = append(p.broken, brokenBatch(b, err))
 		}
 		p.read, appended = b.Last+1, b.AppendTime
-		if p.decoder.Rows() >= batchRows || len(p.broken) > 0 {
+		if columns && p.decoder.Rows() > batchRows {
+			p.flushSlices(appended, batchRows)
+		} else if columns || p.decoder.Rows() >= batchRows || len(p.broken) > 0 {
 			p.flush(p.read, appended)
 		}
 	}
@@ -232,6 +241,17 @@ func (p *input) flush(next int64, appended operators.EventTime) {
 	}
 	p.pending = append(p.pending, item{rows: rows, invalid: invalid, next: next, appended: appended, skipped: p.skipped})
 	p.skipped = 0
+}
+
+// flushSlices ends a columnar batch of more than batchRows rows, as several.
+func (p *input) flushSlices(appended operators.EventTime, batchRows int) {
+	rows, _ := p.decoder.Flush()
+	defer rows.Release()
+	for from := 0; from < rows.Rows; from += batchRows {
+		to := min(from+batchRows, rows.Rows)
+		p.pending = append(p.pending, item{rows: rows.Slice(from, to), next: rows.Offsets[to-1] + 1, appended: appended, skipped: p.skipped})
+		p.skipped = 0
+	}
 }
 
 // close releases what was decoded and not used.

@@ -44,6 +44,10 @@ type output struct {
 	full       [][][]byte // batches already cut, by partition
 	written    []bool     // rows since the last take
 	maxBatch   int        // bytes of the largest batch that the topic takes
+
+	// Of format arrow.
+	columns  *codec.Columns
+	rowBytes int // of the fixed-width columns of a row
 }
 
 func newOutput(name string, partitions []log.PartitionID, maxBatch int) *output {
@@ -60,17 +64,40 @@ func (o *output) append(partition int32, ts int64, key, value []byte, headers []
 		b = record.NewBuilder()
 		o.builders[partition] = b
 	}
-	size := len(key) + len(value) + 32
+	size := max(len(key)+len(value)+32, o.rowBytes)
 	for i := range headers {
 		size += len(headers[i].Key) + len(headers[i].Value) + 8
 	}
-	if b.Len() > 0 && b.Size()+size > min(maxOutputBatch, o.maxBatch) {
-		o.full[partition] = append(o.full[partition], b.Finish())
+	if b.Len() > 0 && (b.Size()+size > min(maxOutputBatch, o.maxBatch) || (b.Len()+1)*o.rowBytes > maxOutputBatch) {
+		o.full[partition] = append(o.full[partition], o.finish(b))
 		b.Reset()
 	}
 	b.Append(ts, key, value, headers)
 	o.written[partition] = true
 	return size
+}
+
+// useColumns makes the output write columnar batches.
+func (o *output) useColumns(t *plan.Topic) error {
+	var err error
+	o.columns, err = codec.NewColumns(t)
+	for _, c := range t.Schema.Columns {
+		o.rowBytes += 1 + scalar.Width(c.Type.Kind)
+	}
+	return err
+}
+
+// finish ends a batch. Rows that have no columnar form (a date after the year 9999) stay records, which readers of the
+// topic take too.
+func (o *output) finish(b *record.Builder) []byte {
+	batch := b.Finish()
+	if o.columns == nil {
+		return batch
+	}
+	if columns, err := o.columns.Convert(batch); err == nil && len(columns) <= o.maxBatch {
+		return columns
+	}
+	return batch
 }
 
 // take moves the batches into a unit, by partition.
@@ -81,7 +108,7 @@ func (o *output) take(u *log.Unit) {
 		}
 		o.full[i] = nil
 		if b := o.builders[i]; b != nil && b.Len() > 0 {
-			u.Append(id, b.Finish())
+			u.Append(id, o.finish(b))
 			b.Reset()
 		}
 		o.written[i] = false

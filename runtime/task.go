@@ -257,7 +257,7 @@ func (l *life) open(ctx context.Context) error {
 	if c.w == operators.MaxEventTime {
 		c.advance(l.outputBytes) // everything has left: this only closes what is over for later rows
 	}
-	l.inputs, err = newInputs(l.pl.Source, l.pl.Needed, l.parts, from, l.passLost, l.batchRows, l.opts.Allocator)
+	l.inputs, err = newInputs(l.pl.Source, l.pl.Needed, readsKey(l.pl), l.parts, from, l.passLost, l.batchRows, l.opts.Allocator)
 	if err != nil {
 		c.close()
 		return err

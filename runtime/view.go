@@ -142,6 +142,9 @@ func (v *View) newChain() (*viewChain, error) {
 	if c.decoder, err = codec.NewDecoder(v.view.Source, v.view.Needed, alloc); err != nil {
 		return nil, fmt.Errorf("runtime: decoder of view %s: %w", v.view.Name, err)
 	}
+	if readsKey(v.view) {
+		c.decoder.WantKeys()
+	}
 	if c.encoder, err = codec.NewEncoder(v.view.Topic); err != nil {
 		return nil, fmt.Errorf("runtime: encoder of view %s: %w", v.view.Name, err)
 	}

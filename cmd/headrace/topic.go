@@ -204,8 +204,11 @@ func (a *app) printSchema(t *client.Topic) error {
 		return err
 	}
 	format := "json"
-	if schema.Format == plan.FormatCSV {
+	switch schema.Format {
+	case plan.FormatCSV:
 		format = "csv"
+	case plan.FormatArrow:
+		format = "arrow"
 	}
 	fmt.Fprintf(a.out, "format      %s\n\n", format)
 	rows := make([][]any, len(schema.Schema.Columns))

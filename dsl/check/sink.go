@@ -49,6 +49,9 @@ func (c *checker) sinkTopic(s *symbol, f *flow, o options) *plan.Topic {
 	if o.format == plan.FormatCSV {
 		c.csvColumns(t.Schema.Columns, func(int) span { return s.at }, true)
 	}
+	if t.Table {
+		c.tableFormat(s, o)
+	}
 	c.warnIdle(s, f)
 	return t
 }

@@ -173,7 +173,7 @@ func (c *checker) format(opt *syntax.Option, at span) plan.Format {
 	}
 	n := opt.Names[0]
 	ns := c.nameSpan(n)
-	if opt.String != "" && (n.Text == "json" || n.Text == "csv") {
+	if opt.String != "" && (n.Text == "json" || n.Text == "csv" || n.Text == "arrow") {
 		c.err("E0411", ns, "format `%s` takes no argument", n.Text).because("it is read in one way only").replace(span{ns.start, int(opt.End)}, n.Text)
 	}
 	switch n.Text {
@@ -181,12 +181,14 @@ func (c *checker) format(opt *syntax.Option, at span) plan.Format {
 		return plan.FormatJSON
 	case "csv":
 		return plan.FormatCSV
-	case "avro", "protobuf", "arrow":
+	case "arrow":
+		return plan.FormatArrow
+	case "avro", "protobuf":
 		c.notBuilt("format", "format `"+n.Text+"`", ns, "records in that encoding").
-			fix("`json` or `csv`").replace(span{ns.start, int(opt.End)}, "json")
+			fix("`json`, `csv` or `arrow`").replace(span{ns.start, int(opt.End)}, "json")
 	default:
-		f := c.err("E0411", ns, "there is no format `%s`", n.Text).because("formats are `json` and `csv`")
-		if m := c.nearest(n.Text, []string{"json", "csv"}); m != "" {
+		f := c.err("E0411", ns, "there is no format `%s`", n.Text).because("formats are `json`, `csv` and `arrow`")
+		if m := c.nearest(n.Text, []string{"json", "csv", "arrow"}); m != "" {
 			f.replace(ns, m)
 		} else {
 			f.replace(ns, "json")
@@ -373,6 +375,7 @@ func (c *checker) declareTopic(s *symbol) {
 		return
 	}
 	if d.Table {
+		c.tableFormat(s, o)
 		c.declaredTable(s, t)
 	}
 	if opt := o.given["time"]; opt != nil {

@@ -50,6 +50,7 @@ const (
 	FormatRaw Format = iota
 	FormatJSON
 	FormatCSV
+	FormatArrow // columns; rows that come as records are JSON, and so are those that a Kafka client gets
 )
 
 // A Topic is a stored topic: a declared source or what a pipeline writes.

@@ -71,7 +71,7 @@ func (e *Encoder) Schema() *Schema { return e.schema }
 // times and behind are the rows' event times and watermarks, ns, as long as the columns; nil: none. The arrays
 // and slices must stay as they are until Append. A nil column is all null.
 //
-// A column may come in any form that FromArrow takes for its type. Dictionaries larger than the rows are written
+// A column may come in any form that FromArrow takes for its type; names of struct fields are not compared. Dictionaries larger than the rows are written
 // out.
 //
 // Errors: ErrColumn, ErrTooLarge.
@@ -218,9 +218,6 @@ func (e *Encoder) part(t *scalar.Type, d arrow.ArrayData, at, n int, parent *mas
 			m = &mask{valid, at}
 		}
 		for i := range t.Fields {
-			if st.Field(i).Name != t.Fields[i].Name {
-				return mismatch(t, d)
-			}
 			c := d.Children()[i]
 			if err := e.part(&t.Fields[i].Type, c, c.Offset()+at, n, m); err != nil {
 				return fmt.Errorf("%w (field %s)", err, t.Fields[i].Name)
@@ -266,7 +263,7 @@ func (e *Encoder) fixed(t *scalar.Type, d arrow.ArrayData, at, n, nulls int) err
 		e.bits(data, at, n)
 		return nil
 	}
-	w := width(t.Kind)
+	w := scalar.Width(t.Kind)
 	e.copy(data[at*w : (at+n)*w])
 	return nil
 }

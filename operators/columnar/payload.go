@@ -273,22 +273,7 @@ func dataBytes(k scalar.Kind, n int) int {
 	if k == scalar.KindBool {
 		return (n + 7) / 8
 	}
-	return n * width(k)
-}
-
-// width is the bytes of one value.
-func width(k scalar.Kind) int {
-	switch k {
-	case scalar.KindInt8, scalar.KindUint8:
-		return 1
-	case scalar.KindInt16, scalar.KindUint16:
-		return 2
-	case scalar.KindInt32, scalar.KindUint32, scalar.KindFloat32, scalar.KindDate:
-		return 4
-	case scalar.KindDecimal:
-		return 16
-	}
-	return 8
+	return n * scalar.Width(k)
 }
 
 func (f *Frame) lastOffset(s span) int32 {

@@ -21,6 +21,8 @@
 // fit is set aside and, as the row before it is replaced, a delete of its key too. A record without key
 // does not fit.
 //
+// Arrow: columnar batches, whose columns are taken as they lie in memory; records are JSON.
+//
 // A Decoder and an Encoder belong to one goroutine at a time.
 package codec
 
@@ -74,6 +76,7 @@ type Decoder struct {
 	parse     parser
 	root      *object
 	line      csvLine
+	cols      *columnsIn // of format arrow
 	partition int32
 	reader    record.Reader
 
@@ -125,12 +128,19 @@ func NewDecoder(t *plan.Topic, needed []bool, alloc memory.Allocator) (*Decoder,
 	}
 	switch t.Format {
 	case plan.FormatRaw, plan.FormatCSV:
-	case plan.FormatJSON:
+	case plan.FormatJSON, plan.FormatArrow:
 		names := make([]string, len(schema))
 		for i, c := range schema {
 			names[i] = inputName(c)
 		}
 		d.root = newObject(names, d.columns)
+		if t.Format == plan.FormatArrow {
+			s, err := ColumnarSchema(t)
+			if err != nil {
+				return nil, err
+			}
+			d.cols = &columnsIn{topic: t, schema: s, needed: needed}
+		}
 	default:
 		return nil, fmt.Errorf("%w: %s has format %d", ErrTopic, t.Name, t.Format)
 	}
@@ -162,11 +172,18 @@ func (d *Decoder) Close() { d.reset() }
 // Append decodes the records of one record batch whose offset is at least from. base is the offset of
 // the batch's first record and appendTime its append time, ns; what the header says of the offset is not
 // looked at. Control batches hold no rows. The decoder keeps data, which must not change, until the
-// batch that it makes of it is released.
+// batch that it makes of it is released. A columnar batch becomes a batch of its own: it may be appended only
+// directly after Flush, and Flush must follow.
 //
-// Errors: those of record.Reader, for bytes that are no record batch. Records that do not fit the topic
-// are no error; Flush gives them.
+// Errors: those of record.Reader, for bytes that are no record batch; ErrNotFlushed, columnar.ErrOtherSchema and
+// columnar.ErrPayload for columns. Records that do not fit the topic are no error; Flush gives them.
 func (d *Decoder) Append(base, appendTime int64, data []byte, from int64) error {
+	if h, err := record.ParseHeader(data); err == nil && h.Columnar() && !h.Control() {
+		return d.appendColumns(h, base, appendTime, data, from)
+	}
+	if d.cols != nil && d.cols.batch != nil {
+		return ErrNotFlushed
+	}
 	if err := d.reader.Reset(data); err != nil {
 		return fmt.Errorf("codec: batch at offset %d: %w", base, err)
 	}
@@ -342,6 +359,11 @@ func (d *Decoder) keep(b []byte) []byte {
 func (d *Decoder) Flush() (*operators.Batch, []Invalid) {
 	invalid := d.invalid
 	d.invalid = nil
+	if d.cols != nil && d.cols.batch != nil {
+		b := d.cols.batch
+		d.cols.batch, d.rows = nil, 0
+		return b, invalid
+	}
 	if d.rows == 0 {
 		d.reset()
 		return nil, invalid
@@ -371,6 +393,9 @@ func (d *Decoder) Flush() (*operators.Batch, []Invalid) {
 
 // reset forgets the rows; the columns keep their scratch memory.
 func (d *Decoder) reset() {
+	if d.cols != nil {
+		d.cols.release()
+	}
 	for _, c := range d.columns {
 		if c != nil {
 			c.truncate(0)

@@ -16,8 +16,8 @@ import (
 
 func validUTF8(b []byte) bool { return utf8.Valid(b) }
 
-// An Encoder writes the values of a topic's records: JSON objects with the columns in order, or CSV
-// lines without a line break. What it writes, a Decoder of the same topic reads back.
+// An Encoder writes the values of a topic's records: JSON objects with the columns in order (of format arrow
+// too), or CSV lines without a line break. What it writes, a Decoder of the same topic reads back.
 type Encoder struct {
 	format plan.Format
 	cells  []cell
@@ -35,7 +35,7 @@ type cell struct {
 func NewEncoder(t *plan.Topic) (*Encoder, error) {
 	e := &Encoder{format: t.Format}
 	switch t.Format {
-	case plan.FormatJSON, plan.FormatCSV:
+	case plan.FormatJSON, plan.FormatCSV, plan.FormatArrow:
 	case plan.FormatRaw:
 		if len(t.Schema.Columns) == 0 {
 			t = &plan.Topic{Name: t.Name, Schema: RawSchema()}

@@ -82,6 +82,11 @@ func (b *Broker) AlterTopic(ctx context.Context, name string, a Alteration) (out
 		if set, err = ParseConfigs(configs); err != nil {
 			return nil, set, err
 		}
+		if set.Compact && b.Columns(t) != nil {
+			e := Errorf(InvalidConfig, "cleanup.policy=%s for topic %q, which is of format arrow", configs["cleanup.policy"], name)
+			e.Why, e.Fix = "Compaction looks for the latest record of each key, and a columnar batch has no records.", "Use cleanup.policy=delete, or format json."
+			return nil, set, e
+		}
 		out.Changed = changedConfigs(t.Configs, configs)
 		return configs, set, nil
 	}

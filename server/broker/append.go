@@ -59,9 +59,15 @@ func (b *Broker) Append(ctx context.Context, t *Topic, partition int32, batch []
 	if err := b.mayWrite(t, partition); err != nil {
 		return err
 	}
-	h, err := checkBatch(t, batch)
+	h, err := b.checkBatch(t, batch)
 	if err != nil {
 		return err
+	}
+	if len(t.Schema) > 0 && !h.Columnar() {
+		if batch, h, err = b.toColumns(t, batch, h); err != nil {
+			return err
+		}
+		borrowed = borrowed || h.Columnar() // memory of its own
 	}
 	stamp := int64(-1)
 	if t.Settings.AppendTimestamps {
@@ -141,7 +147,7 @@ func (b *Broker) mayWrite(t *Topic, partition int32) error {
 // checkBatch judges a batch from outside: lengths and checksum first, then what it claims to be, then
 // the frames of its records, decompressed if need be. What is stored can be read: a batch whose records
 // are garbage would stop every reader behind it.
-func checkBatch(t *Topic, batch []byte) (record.Header, error) {
+func (b *Broker) checkBatch(t *Topic, batch []byte) (record.Header, error) {
 	limit := int(t.Settings.MaxBatchBytes)
 	if limit <= 0 || limit > log.MaxBatchBytes {
 		limit = log.MaxBatchBytes
@@ -166,10 +172,11 @@ func checkBatch(t *Topic, batch []byte) (record.Header, error) {
 		return h, Errorf(InvalidBatch, "a control batch for topic %q", t.Name)
 	case h.Transactional():
 		return h, Errorf(NoTransactions, "a transactional batch for topic %q", t.Name)
-	case h.Columnar():
-		return h, Errorf(InvalidBatch, "a columnar batch for topic %q", t.Name)
 	case h.ProducerID >= 0 && (h.ProducerEpoch < 0 || h.BaseSequence < 0):
 		return h, Errorf(InvalidBatch, "producer %d with epoch %d and sequence %d", h.ProducerID, h.ProducerEpoch, h.BaseSequence)
+	}
+	if h.Columnar() {
+		return h, b.checkColumns(t, batch, h)
 	}
 	if err := checkRecords(batch, h, t.Settings.Compact); errors.Is(err, errNoKey) {
 		return h, Errorf(KeyMissing, "topic %q keeps the latest record of each key (cleanup.policy=compact): %w", t.Name, err)

@@ -85,6 +85,8 @@ type Broker struct {
 	noRoom   atomic.Int64 // when an append last waited for the disk in vain, ns since 1970
 	units    unitPool
 	topics   TopicMetrics
+
+	columnsKnown columnsKnown
 }
 
 // New makes a Broker. It owns nothing.

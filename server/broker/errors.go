@@ -28,6 +28,8 @@ const (
 	BadCompression     Code = 1015
 	TooManyPartitions  Code = 1016
 	KeyMissing         Code = 1017
+	OtherSchema        Code = 1018
+	NotARow            Code = 1019
 	OutOfSequence      Code = 1020
 	ProducerFenced     Code = 1021
 	NoTransactions     Code = 1022
@@ -81,6 +83,8 @@ var codes = map[Code]CodeInfo{
 	BatchTooLarge:      {Status: 400, Title: "record batch is too large", Why: "It is larger than the topic's max.message.bytes.", Fix: "Make the producer's batches smaller, or raise max.message.bytes."},
 	InvalidBatch:       {Status: 400, Title: "record batch is not acceptable", Why: "A produce request carries one record batch of magic 2 for each partition, neither control nor transactional.", Fix: "Use a client of Kafka 0.11 or later, without transactions."},
 	KeyMissing:         {Status: 400, Title: "record without key for a compacted topic", Why: "A topic with cleanup.policy=compact keeps the latest record of each key; a record without one could never be replaced.", Fix: "Give every record a key (an empty one counts), or set the topic's cleanup.policy to delete."},
+	OtherSchema:        {Status: 400, Title: "columns of another schema", Why: "A columnar batch names its schema, and the topic declares another one.", Fix: "Send columns with the names, types, nullability and order that the topic declares; `headrace topic describe TOPIC` lists them."},
+	NotARow:            {Status: 400, Title: "record is no row of the topic", Why: "A topic of format arrow holds columns, so a record must be a JSON object that fits them when it comes in.", Fix: "Correct the record, or declare the topic with format json, whose pipelines set such records aside."},
 	BadCompression:     {Status: 400, Title: "compression is not supported", Why: "The codec is none of none, gzip, snappy, lz4, zstd, or needs a newer request version.", Fix: "Use another codec or a newer client."},
 	TooManyPartitions:  {Status: 400, Title: "too many partitions", Why: "The node's limit of partitions would be exceeded.", Fix: "Delete topics, or raise the limit."},
 	OutOfSequence:      {Status: 409, Title: "sequence is out of order", Why: "A batch before this one was not accepted.", Fix: "Clients with idempotence handle this; otherwise restart the producer."},

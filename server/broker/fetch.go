@@ -12,6 +12,7 @@ import (
 // A FetchRequest asks for record batches of many partitions at once, in the order of Parts.
 type FetchRequest struct {
 	MinBytes, MaxBytes int
+	Columns            bool      // leave columnar batches as they are; otherwise they come as rows
 	Deadline           time.Time // wait until then for MinBytes
 	Parts              []FetchPart
 
@@ -210,6 +211,9 @@ func (b *Broker) read(ctx, patient context.Context, r *FetchRequest, p *FetchPar
 	if err != nil && (len(batches) == 0 || errors.Is(err, log.ErrOffsetRange)) {
 		p.Batches = p.Batches[:0]
 		p.Err = b.readError(err)
+	}
+	if !r.Columns && len(p.Topic.Schema) > 0 {
+		b.transcode(p, maxBytes)
 	}
 }
 

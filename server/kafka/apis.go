@@ -25,6 +25,10 @@ type api struct {
 // flexible says whether requests and responses of this version use compact encodings and tags.
 func (a *api) flexible(version int16) bool { return version >= a.flexAt }
 
+// FeatureColumns is the feature by which ApiVersions says that Produce takes columnar batches, of the version that it
+// names.
+const FeatureColumns = "headrace.columns"
+
 // apis is everything that is served, and so everything that is advertised. Versions stop where the
 // behaviour of the next one is not built: Fetch 13 and Produce 13 need topic ids, Produce 12 means
 // implicit transactions, ListOffsets 8 knows tiers, OffsetCommit and OffsetFetch 9 belong to the
@@ -158,6 +162,8 @@ func apiVersions(_ context.Context, c *conn, r kmsg.Request, _ string) kmsg.Resp
 			resp.ErrorCode = codeInvalidRequest
 			return resp
 		}
+		// Said to whoever asks; a client that does not know the feature passes it over.
+		resp.SupportedFeatures = append(resp.SupportedFeatures, kmsg.ApiVersionsResponseSupportedFeature{Name: FeatureColumns, MinVersion: 1, MaxVersion: 1})
 		c.client.Store(&clientName{printable(req.ClientSoftwareName), printable(req.ClientSoftwareVersion)})
 	}
 	for _, a := range apis {

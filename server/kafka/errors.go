@@ -31,6 +31,8 @@ var wireCodes = map[broker.Code]*kerr.Error{
 	broker.BatchTooLarge:      kerr.MessageTooLarge,
 	broker.InvalidBatch:       kerr.InvalidRecord,
 	broker.KeyMissing:         kerr.InvalidRecord,
+	broker.OtherSchema:        kerr.InvalidRecord,
+	broker.NotARow:            kerr.InvalidRecord,
 	broker.BadCompression:     kerr.UnsupportedCompressionType,
 	broker.TooManyPartitions:  kerr.InvalidPartitions,
 	broker.OutOfSequence:      kerr.OutOfOrderSequenceNumber,
