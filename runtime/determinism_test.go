@@ -26,6 +26,11 @@ topic tumbled = from src
          head = first(note), tail = last(note), most = max(amount), least = min(user)
      by kind window tumble(5s)
 topic hopped = from src |> agg n = count(), q = sum(qty), mean = avg(amount) by user, kind window hop(9s every 3s)
+topic profiled = from src
+  |> agg head = list(note, 5), notes = set(note, 8), most = top_k(amount, 3), texts = join(user, " ") where qty > 2, mid = median(amount), high = quantile(qty, 0.9),
+         near = approx_quantile(amount, 0.5), users = approx_distinct(user), spread = stddev_samp(amount), even = var_pop(qty),
+         who = arg_max(user, amount), least = arg_min(note, qty), all = bool_and(qty > 0), some = bool_or(qty > 4), any = any_value(note)
+     by kind window hop(10s every 5s)
 topic overflowing = from src |> agg s = sum(big), n = count() by kind window tumble(20s)
 topic appended = from same |> where qty > 1 |> select user, kind, amount |> set amount = amount * 2.0
 topic chained = from same
@@ -34,10 +39,10 @@ topic chained2 = from rekeyed |> agg n = count(), a = sum(amount), head = first(
 topic second = from tumbled |> where n > 1 |> agg windows = count(), n = sum(n), m = avg(mean) by kind window tumble(1m)
 `
 
-var manyPipelines = []string{"same", "rekeyed", "tumbled", "hopped", "overflowing", "appended", "chained", "chained2", "second"}
+var manyPipelines = []string{"same", "rekeyed", "tumbled", "hopped", "profiled", "overflowing", "appended", "chained", "chained2", "second"}
 
 // manyTopics are compared; the errors of overflowing hold failed groups only, those of the others rows.
-var manyTopics = append(slices.Clone(manyPipelines), "same_errors", "rekeyed_errors", "tumbled_late", "hopped_late", "overflowing_late",
+var manyTopics = append(slices.Clone(manyPipelines), "same_errors", "rekeyed_errors", "tumbled_late", "hopped_late", "profiled_late", "overflowing_late",
 	"overflowing_errors", "chained_late", "chained2_late", "src_invalid")
 
 // sourceRows makes the rows of each partition of src: disordered by more than the lag, with rows that do
@@ -85,7 +90,7 @@ type suite struct {
 }
 
 var manySuite = suite{manyStages, manyPipelines, manyTopics, []string{
-	"same", "rekeyed", "tumbled", "tumbled_late", "hopped", "chained", "chained_late", "chained2", "second", "same_errors", "overflowing_errors", "src_invalid",
+	"same", "rekeyed", "tumbled", "tumbled_late", "hopped", "profiled", "chained", "chained_late", "chained2", "second", "same_errors", "overflowing_errors", "src_invalid",
 }}
 
 // A variation is one way to run the same rows.
