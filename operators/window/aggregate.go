@@ -123,6 +123,8 @@ type Aggregate struct {
 
 	// Scratch of Process, by row of the batch or by row of a window.
 	rows   []int32
+	all    []int32 // 0, 1, ..
+	span   span
 	late   []int
 	errs   []operators.RowError
 	bad    []bool
@@ -266,6 +268,7 @@ func (a *Aggregate) Counts() operators.Counts {
 func (a *Aggregate) Process(b *operators.Batch, out operators.Emitter) {
 	defer b.Release()
 	a.n.in.Add(int64(b.Rows))
+	a.keys.byCode = true
 	a.judge(b)
 	if len(a.late) > 0 {
 		a.n.late.Add(int64(len(a.late)))
@@ -289,12 +292,16 @@ func (a *Aggregate) evaluate(b *operators.Batch) *operators.Result {
 		sel = nil
 	}
 	by := a.eval(a.o.By, b, sel)
-	for i, c := range by.Columns {
-		by.Columns[i] = operators.Plain(a.alloc, c)
-		c.Release()
-	}
 	a.hashes = grown(a.hashes, b.Rows)
-	a.errs = a.keys.encode(by.Columns, a.rows, b.Rows, a.hashes, a.errs)
+	if d := a.keys.dictionary(by.Columns, b.Rows); d != nil {
+		a.errs = a.keys.encodeCodes(d, a.rows, a.errs)
+	} else {
+		for i, c := range by.Columns {
+			by.Columns[i] = operators.Plain(a.alloc, c)
+			c.Release()
+		}
+		a.errs = a.keys.encode(by.Columns, a.rows, b.Rows, a.hashes, a.errs)
+	}
 	for i := range a.filters {
 		f := &a.filters[i]
 		r := a.eval(f.eval, b, sel)

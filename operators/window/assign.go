@@ -23,6 +23,15 @@ func (a *Aggregate) judge(b *operators.Batch) {
 	a.rows, a.late, a.errs = a.rows[:0], a.late[:0], a.errs[:0]
 	low, high := operators.MinEventTime+2*a.size, operators.MaxEventTime-2*a.size
 	times := a.times(b)
+	a.span = a.spanOf(b, times)
+	if !a.span.behind && a.span.lo >= low && a.span.hi <= high { // as nearly always: every row counts
+		for len(a.all) < len(times) {
+			a.all = append(a.all, int32(len(a.all)))
+		}
+		a.rows = append(a.rows, a.all[:len(times)]...)
+		return
+	}
+	a.span.lo, a.span.hi = operators.MaxEventTime, operators.MinEventTime // of the rows that count
 	for i, ts := range times {
 		switch {
 		case ts < low || ts > high:
@@ -30,9 +39,36 @@ func (a *Aggregate) judge(b *operators.Batch) {
 		case a.isLate(b, i, ts):
 			a.late = append(a.late, i)
 		default:
+			a.span.lo, a.span.hi = min(a.span.lo, ts), max(a.span.hi, ts)
 			a.rows = append(a.rows, int32(i))
 		}
 	}
+}
+
+// A span is the least and the largest time of the rows of a batch, and whether some row is behind.
+type span struct {
+	lo, hi int64
+	behind bool
+}
+
+func (a *Aggregate) spanOf(b *operators.Batch, times []int64) span {
+	s := span{lo: operators.MaxEventTime, hi: operators.MinEventTime}
+	for _, ts := range times {
+		s.lo, s.hi = min(s.lo, ts), max(s.hi, ts)
+	}
+	switch {
+	case a.o.OnAppend:
+		s.behind = s.lo < a.closed
+	case b.Behind != nil:
+		behind := b.Behind[:len(times)]
+		for i, ts := range times {
+			if ts < behind[i] {
+				s.behind = true
+				break
+			}
+		}
+	}
+	return s
 }
 
 // times are the times by which rows fall into windows.
@@ -93,14 +129,8 @@ func (a *Aggregate) fold(b *operators.Batch) {
 		return
 	}
 	times := a.times(b)
-	lo, hi, behind := times[a.rows[0]], times[a.rows[0]], false
-	for _, row := range a.rows {
-		ts := times[row]
-		lo, hi = min(lo, ts), max(hi, ts)
-		behind = behind || ts < a.behind(b, int(row))
-	}
-	first, last := a.firstStart(lo), a.lastStart(hi)
-	if first == last && !behind {
+	first, last := a.firstStart(a.span.lo), a.lastStart(a.span.hi)
+	if first == last && !a.span.behind {
 		a.in = append(a.in[:0], a.rows...)
 		a.foldInto(b, first)
 		return

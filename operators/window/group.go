@@ -17,13 +17,15 @@ import (
 // single column of strings or bytes that are never null is its own name; otherwise each column is
 // encoded as appendValue does, with -0 as 0.
 type groupKeys struct {
-	types []scalar.Type
-	raw   bool
-	cols  []*column
-	buf   []byte
-	from  []int // by row: the name is buf[from:to]
-	to    []int
-	json  []byte
+	types  []scalar.Type
+	raw    bool
+	cols   []*column
+	buf    []byte
+	from   []int // by row: the name is buf[from:to]
+	to     []int
+	json   []byte
+	dict   dictKeys
+	byCode bool // rows are found with upsert only, so that a dictionary need not be spread out
 }
 
 func newGroupKeys(types []scalar.Type) *groupKeys {
@@ -115,6 +117,14 @@ const probeRows = 256
 
 // upsert finds the groups of rows in t, in that order.
 func (k *groupKeys) upsert(t *state.Table, hashes []uint32, rows []int32, pos []state.Pos) {
+	if k.dict.codes != nil {
+		k.upsertCodes(t, rows, pos)
+		return
+	}
+	k.upsertRows(t, hashes, rows, pos)
+}
+
+func (k *groupKeys) upsertRows(t *state.Table, hashes []uint32, rows []int32, pos []state.Pos) {
 	for len(rows) > 0 {
 		n := min(len(rows), probeRows)
 		part, at := rows[:n], pos[:n]
