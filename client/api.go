@@ -185,8 +185,9 @@ type StageCounters struct {
 	Filtered int64  `json:"filtered"`
 	Late     int64  `json:"late"`
 	Failed   int64  `json:"failed"`
-	Folded   int64  `json:"folded"` // rows that went into groups
-	Lost     int64  `json:"lost"`   // groups whose result failed
+	Folded   int64  `json:"folded"`         // rows that went into groups
+	Lost     int64  `json:"lost"`           // groups whose result failed
+	Held     int64  `json:"held,omitempty"` // rows that wait for the watermark
 }
 
 // A Topic is a topic, a derived topic or a view.

@@ -103,6 +103,8 @@ func (e *explainer) stages(stages []plan.Stage, cols []plan.Column) {
 			e.explode(st, cols)
 		case plan.StageTop:
 			e.top(st, cols)
+		case plan.StageDedup:
+			e.dedup(st, cols)
 		}
 		cols = st.Out.Columns
 	}

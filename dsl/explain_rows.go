@@ -3,6 +3,7 @@ package dsl
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/headrace/headrace/dsl/plan"
 )
@@ -74,6 +75,13 @@ func rowStates(p *plan.Pipeline) (out []string) {
 			}
 			out = append(out, text)
 		}
+		if d := st.Dedup; d != nil {
+			text := "forever, about 40 B x keys"
+			if d.Within > 0 {
+				text = "for " + durationText(d.Within) + ", about 40 B x keys"
+			}
+			out = append(out, text+fmt.Sprintf("; until the watermark passes it (lag %s), a row", durationText(p.Source.Time.Lag)))
+		}
 	}
 	return out
 }
@@ -88,4 +96,20 @@ func rowsText(n int, st *plan.Stage) string {
 		return fmt.Sprintf("1 row of about %d B", bytes)
 	}
 	return fmt.Sprintf("%d rows of about %d B", n, bytes)
+}
+
+func (e *explainer) dedup(st *plan.Stage, cols []plan.Column) {
+	d := st.Dedup
+	e.line("%-8s by %s, the first row passes%s%s", st.Word, listText(names(st.Out.Columns, d.Group)), withinText(d.Within, d.Idle), shuffleText(st.Shuffle))
+	e.added(d.Grouping, cols)
+}
+
+func withinText(d time.Duration, idle bool) string {
+	switch {
+	case d == 0:
+		return ", once for ever"
+	case idle:
+		return ", again after " + durationText(d) + " without a row"
+	}
+	return ", again after " + durationText(d)
 }

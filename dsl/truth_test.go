@@ -168,6 +168,9 @@ func (x *runner) row(p *plan.Pipeline) {
 		case plan.StageExplode:
 			_, ok = x.eval(st.Explode.List, in)
 			in = x.added(st, in)
+		case plan.StageDedup:
+			_, ok = x.all(st.Dedup.Added, in)
+			in = x.added(st, in)
 		case plan.StageTop:
 			_, ok = x.all(st.Top.Added, in)
 			for _, o := range st.Top.Order {

@@ -96,6 +96,9 @@ func (c *chain) into(s *stageRun, b *operators.Batch, from string) {
 	rows, before, failed := int64(b.Rows), n.Out+n.Failed+n.Late, n.Failed
 	s.op.Process(b, s)
 	rest := rows - (n.Out + n.Failed + n.Late - before)
+	if s.account() {
+		return
+	}
 	switch s.op.(type) {
 	case *operators.Filter:
 		n.Filtered += rest
@@ -239,6 +242,8 @@ func buildStage(input plan.Schema, st *plan.Stage, o stageOptions, alloc memory.
 		return operators.NewKey(operators.Columns(st.OutKey), pickTypes(types(input), st.OutKey), alloc), nil
 	case plan.StageExplode:
 		return buildExplode(low, st, alloc)
+	case plan.StageDedup:
+		return buildDedup(low, input, st, o, alloc)
 	case plan.StageTop:
 		return buildTop(low, input, st, o, alloc)
 	case plan.StageAggregate:
@@ -517,6 +522,7 @@ func (c *chain) advance(limit int) (done bool) {
 			s.closing = true
 			s.op.Advance(w, s)
 			s.closing = false
+			s.account()
 			if n := s.counters.Out - left; n > 0 {
 				c.emitBytes = max(float64(c.used()-before)/float64(n), 0.9*c.emitBytes)
 			}

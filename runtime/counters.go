@@ -12,7 +12,8 @@ import (
 //
 //	In = Invalid + rows into the first stage
 //	a stage's In = Out + Filtered + Failed - Deleted (stages without state)
-//	a stage's In = Folded + Late + Failed           (windows, and explode)
+//	a stage's In = Folded + Late + Failed           (windows, top and explode)
+//	a stage's In = Out + Filtered + Late + Failed + Held (dedup)
 //	rows out of the last stage = Out + Held + Unwritten
 //	Late = the stages' Late, Failed = the stages' Failed and Lost, and Unwritten
 type Counters struct {
@@ -40,6 +41,7 @@ type StageCounters struct {
 	Lost     int64  `json:"lost"`   // groups whose result failed
 	// Deleted rows of a table have failed, and also went on as deletes of their keys.
 	Deleted int64 `json:"deleted,omitempty"`
+	Held    int64 `json:"held,omitempty"` // rows that wait in the stage for the watermark
 }
 
 func (c *Counters) clone() Counters {
@@ -53,14 +55,14 @@ func (c *Counters) fields() []*int64 {
 }
 
 func (s *StageCounters) fields() []*int64 {
-	return []*int64{&s.In, &s.Out, &s.Filtered, &s.Late, &s.Failed, &s.Folded, &s.Lost, &s.Deleted}
+	return []*int64{&s.In, &s.Out, &s.Filtered, &s.Late, &s.Failed, &s.Folded, &s.Lost, &s.Deleted, &s.Held}
 }
 
-const extraVersion = 2
+const extraVersion = 3
 
 // appendExtra encodes what a progress operation carries beside cuts and watermarks: a version, the
 // counters, and for each source partition, in the order of the cuts, the largest event time and the
-// append time of the last row. All are varints. Version 1 has no Deleted.
+// append time of the last row. All are varints. Version 1 has no Deleted, version 2 no Held.
 func appendExtra(dst []byte, c *Counters, inputs []inputState) []byte {
 	dst = append(dst, extraVersion)
 	for _, v := range c.fields() {

@@ -208,7 +208,7 @@ func checkCounters(t *testing.T, s runtime.PipelineStatus) {
 		if st.In != rows {
 			t.Errorf("%s: %d rows come to stage %d (%s), the one before gave %d", s.Name, st.In, i, st.Stage, rows)
 		}
-		want := st.Out + st.Filtered + st.Failed + st.Late - st.Deleted
+		want := st.Out + st.Filtered + st.Failed + st.Late + st.Held - st.Deleted
 		if st.Folded > 0 || slices.Contains([]string{"agg", "explode", "top"}, st.Stage) {
 			want = st.Folded + st.Late + st.Failed
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/operators"
+	"github.com/headrace/headrace/operators/dedup"
 	"github.com/headrace/headrace/operators/rows"
 	"github.com/headrace/headrace/operators/top"
 )
@@ -70,4 +71,25 @@ func buildTop(low lowering, input plan.Schema, st *plan.Stage, o stageOptions, a
 		opts.Order = append(opts.Order, top.Order{Column: shape.Kept + i, Desc: x.Desc})
 	}
 	return top.New(opts)
+}
+
+// buildDedup makes the operator of a dedup stage.
+func buildDedup(low lowering, input plan.Schema, st *plan.Stage, o stageOptions, alloc memory.Allocator) (operators.Operator, error) {
+	shape, err := rowShape(low, input, st.Dedup.Grouping, nil, o.topic, alloc)
+	if err != nil {
+		return nil, err
+	}
+	return dedup.New(dedup.Options{Rows: shape, Within: st.Dedup.Within, Idle: st.Dedup.Idle, Single: o.single, EmitRows: o.emitRows})
+}
+
+// account counts the rows of a stage that holds rows back and later gives each of them away, up or drops
+// it. It answers false for other stages.
+func (s *stageRun) account() bool {
+	h, ok := s.op.(interface{ Held() int64 })
+	if ok {
+		n := s.counters
+		n.Held = h.Held()
+		n.Filtered = n.In - n.Out - n.Late - n.Failed - n.Held
+	}
+	return ok
 }

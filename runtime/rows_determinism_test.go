@@ -11,11 +11,14 @@ topic spread = from src |> explode [kind, user, kind] as word |> where word != "
 topic counted = from src |> explode split(kind, "a") as word |> agg n = count(), head = first(note), q = sum(qty) by word window tumble(10s)
 topic best = from src |> top 2 by div(big, qty) desc, note per kind window hop(9s every 3s) rank r
 topic ranked = from parts |> agg n = count(), q = sum(qty) by user, part window tumble(10s) |> top 2 ties by n desc per window rank r |> where r < 3
+topic once = from src |> where kind != "d" |> dedup by kind, qty within 8s keep first |> set inverse = div(60, qty)
+topic ever = from src |> dedup by word = kind + user state forever |> select word, user, qty, note
+topic quiet = from parts |> dedup by user state ttl 20s |> agg n = count() by kind window tumble(20s)
 `
 
 var rowSuite = suite{
 	module:    rowStages,
-	pipelines: []string{"parts", "spread", "counted", "best", "ranked"},
-	topics:    []string{"parts", "parts_errors", "spread", "counted", "counted_late", "src_invalid", "best", "best_errors", "best_late", "ranked", "ranked_late"},
-	exercised: []string{"parts", "parts_errors", "spread", "counted", "counted_late", "best", "best_errors", "best_late", "ranked"},
+	pipelines: []string{"parts", "spread", "counted", "best", "ranked", "once", "ever", "quiet"},
+	topics:    []string{"parts", "parts_errors", "spread", "counted", "counted_late", "src_invalid", "best", "best_errors", "best_late", "ranked", "ranked_late", "once", "once_late", "once_errors", "ever", "ever_late", "quiet", "quiet_late"},
+	exercised: []string{"parts", "parts_errors", "spread", "counted", "counted_late", "best", "best_errors", "best_late", "ranked", "once", "once_late", "once_errors", "ever", "quiet"},
 }

@@ -129,6 +129,7 @@ var codes = []Code{
 	{"E0442", "a table without a key", "A row of a table takes the place of the one with its key: say which columns tell the rows apart with `key (..)`.", "table a { id: string }"},
 	{"E0443", "a key of a table that may be null", "A record without a key takes the place of none. Say what null means with `??`, or leave such rows out.", "table a { id: string? } with key (id)"},
 	{"E0444", "an order by something without one", "Lists, maps and structs are not larger or smaller than others: order by one of their parts.", derive + "|> top 3 by xs window tumble(1m)"},
+	{"E0445", "a stage that needs `by`", "`dedup by id within 24h`: `by` says which rows belong together.", derive + "|> dedup within 1h"},
 
 	{"E0601", "integer overflow", "Integer arithmetic is checked. Use `dec(x)` or `float(x)` for larger numbers, `wrap_add` or `wrap_mul` for hashing.", "const a = 9223372036854775807 + 1"},
 	{"E0602", "division by zero", "Guard it: `b != 0 ? a / b : nil`, or `a / null_if(b, 0)`.", "const a = 1 / 0"},
@@ -149,7 +150,7 @@ var codes = []Code{
 	{"E0903", "`match` is not built yet", "The grammar has it; this version does not run it.", derive + "|> match by id within 1m pattern a -> b define a = n > 1, b = n > 2 select id"},
 	{"E0904", "`over` is not built yet", "The grammar has it; this version does not run it.", derive + "|> over by id rows 10 state forever set s = sum(n)"},
 	{"E0905", "this form of `top` is not built yet", "This version gives the best rows of a window when it closes: with `window ..`, or `per window` after an aggregate.", derive + "|> top 3 by n desc per id state forever emit update"},
-	{"E0906", "`dedup` is not built yet", "The grammar has it; this version does not run it.", derive + "|> dedup by id within 1h keep first"},
+	{"E0906", "`dedup .. keep last` is not built yet", "This version keeps the first row of a key.", derive + "|> dedup by id within 1h keep last"},
 	{"E0907", "`route` is not built yet", "The grammar has it; this version does not run it.", derive + "|> route when n > 1 to big else to small"},
 	{"E0908", "`check` is not built yet", "The grammar has it; this version does not run it.", derive + "|> check n > 1 else to bad"},
 	{"E0910", "`union` is not built yet", "The grammar has it; this version does not run it.", derive + "|> union t"},

@@ -262,7 +262,7 @@ func catalogTopic(t *plan.Topic) *plan.Topic {
 // notBuiltStages are the stages of the grammar that come later.
 var notBuiltStages = map[string]string{
 	"join": "joining two streams", "lookup": "reading a table beside a stream", "match": "patterns over time",
-	"over": "values over the rows before", "dedup": "dropping repetitions",
+	"over":  "values over the rows before",
 	"route": "sending rows to several topics", "check": "sending bad rows elsewhere",
 	"union": "several inputs in one",
 }
@@ -300,6 +300,8 @@ func (c *checker) stage(f *flow, st *syntax.Stage) {
 		c.explode(f, st)
 	case "top":
 		c.top(f, st)
+	case "dedup":
+		c.dedup(f, st)
 	default:
 		c.notBuilt("stage", "`"+st.Word+"`", c.wordSpan(st.Pos), "")
 		f.unknown = true

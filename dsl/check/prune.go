@@ -65,6 +65,13 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 			top.Group, top.Start, top.End = after.key(top.Group), after.column(top.Start), after.column(top.End)
 			st.OutKey = after.key(st.OutKey)
 			st.Top = &top
+		case plan.StageDedup:
+			d := *st.Dedup
+			d.Added = r.named(d.Added)
+			st.Out, moved = r.extended(st.Out)
+			after := remap{moved: moved}
+			d.Group, st.OutKey = after.key(d.Group), after.key(st.OutKey)
+			st.Dedup = &d
 		}
 		out[i] = st
 	}
@@ -203,6 +210,9 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 	case plan.StageExplode:
 		copy(in, live)
 		mark(in, st.Explode.List)
+	case plan.StageDedup:
+		copy(in, live)
+		readByGroups(in, st.Dedup.Grouping)
 	case plan.StageTop:
 		copy(in, live)
 		readByGroups(in, st.Top.Grouping)

@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/dsl/syntax"
@@ -290,4 +291,78 @@ func writeTop(b *strings.Builder, st *plan.Stage, names []string) {
 		b.WriteString("\n")
 	}
 	writeGrouping(b, t.Grouping, out, names)
+}
+
+// dedup checks `dedup by .. within D keep first`.
+func (c *checker) dedup(f *flow, st *syntax.Stage) {
+	clauses := c.clauses(st, "by", "within", "state", "keep", "late")
+	d := &plan.Dedup{}
+	good := true
+	if cl := clauses["keep"]; cl != nil && cl.Mode == "last" {
+		c.notBuilt("dedup", "`dedup` with `keep last`", span{int(cl.Pos), int(cl.End)}, "the latest row of each key, in a table").
+			fix("keep the first: `keep first`").replace(span{int(cl.Pos), int(cl.End)}, "keep first")
+		good = false
+	}
+	if clauses["by"] == nil {
+		c.err("E0445", c.wordSpan(st.Pos), "`%s` needs `by`", st.Word).because("it says which rows are repetitions of each other").
+			fix("name what tells rows apart: `dedup by id within 24h`")
+		good = false
+	}
+	span, idle, ok := c.keeps(st, clauses["within"], clauses["state"], "within 24h", "a key that came once would be remembered for good")
+	d.Within, d.Idle, good = span, idle, good && ok
+	g, ok := c.grouping(f, clauses["by"], "dedup")
+	d.Grouping, good = g, good && ok
+	if cl := clauses["late"]; cl != nil {
+		c.rowsLate(f, cl, "dedup")
+	}
+	cols := columnsWith(f.cols, g)
+	if f.unknown || !good || !c.affordable(f, st, len(cols)) {
+		f.unknown = true
+		return
+	}
+	f.pushMerged(plan.Stage{
+		Kind: plan.StageDedup, Word: "dedup", Pos: c.src.pos(int(st.Pos)), Dedup: d,
+		Out: plan.Schema{Columns: cols}, OutKey: g.Group, Shuffle: regroups(f, g.Group),
+	})
+	f.lost = nil
+}
+
+// keeps reads how long a stage keeps what it has for a key: `within D` from the first row on, `state ttl D`
+// from the last, `state forever` (zero). One of them has to be there; usual is offered.
+func (c *checker) keeps(st *syntax.Stage, within, keep *syntax.Clause, usual, why string) (d time.Duration, idle, ok bool) {
+	switch {
+	case within != nil && keep != nil:
+		c.err("E0402", c.wordSpan(keep.Pos), "`%s` takes `within` or `state`, not both", st.Word).because("each says when a key is forgotten").
+			fix("leave one of them out").replace(c.clauseSpan(keep), "")
+	case within != nil:
+		if within.To != nil || within.From == nil {
+			c.err("E0402", c.wordSpan(within.Pos), "`within` of `%s` is one span", st.Word).because("it counts from the row before").fix("`within 24h`").
+				replace(span{int(within.Pos), int(within.End)}, "within 24h")
+			return 0, false, false
+		}
+		n, good := c.durationValue(within.From)
+		return time.Duration(n), false, good && c.aboveZero(within, n, "within 24h")
+	case keep == nil:
+		c.err("E0207", c.wordSpan(st.Pos), "this stage would keep state forever").because("%s", why).
+			fix("add `%s`, or `state ttl 7d`, or say `state forever` if that is meant", usual).
+			replace(span{int(st.Pos) + len(st.Word), int(st.Pos) + len(st.Word)}, " "+usual)
+	case keep.Mode == "forever":
+		return 0, false, true
+	case keep.Mode == "ttl":
+		n, good := c.durationValue(keep.Duration)
+		return time.Duration(n), true, good && c.aboveZero(keep, n, "state ttl 7d")
+	default:
+		c.err("E0402", c.wordSpan(keep.Pos), "`%s` takes no `state max`", st.Word).because("only `match` has runs").
+			fix("`state ttl 7d`").replace(span{int(keep.Pos), int(keep.End)}, "state ttl 7d")
+	}
+	return 0, false, false
+}
+
+func (c *checker) aboveZero(cl *syntax.Clause, n int64, usual string) bool {
+	if n > 0 {
+		return true
+	}
+	at := span{int(cl.Pos), int(cl.End)}
+	c.err("E0404", at, "`%s` needs a span above zero", cl.Word).because("nothing would be remembered").fix("`%s`", usual).replace(at, usual)
+	return false
 }

@@ -116,6 +116,9 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 		b.WriteString("\n")
 	case plan.StageTop:
 		writeTop(b, st, names)
+	case plan.StageDedup:
+		fmt.Fprintf(b, "dedup within %s idle %v\n", durationText(int64(st.Dedup.Within)), st.Dedup.Idle)
+		writeGrouping(b, st.Dedup.Grouping, st.Out.Columns, names)
 	case plan.StageAggregate:
 		a := st.Agg
 		b.WriteString("aggregate " + windowCanonical(a.Window))

@@ -169,6 +169,7 @@ const (
 	StageChanges
 	StageExplode
 	StageTop
+	StageDedup
 )
 
 // A Stage transforms a stream of rows. Its expressions see the columns of the stage before it (of the
@@ -187,6 +188,7 @@ type Stage struct {
 	Agg     *Aggregate  // StageAggregate
 	Explode *Explode    // StageExplode
 	Top     *Top        // StageTop
+	Dedup   *Dedup      // StageDedup
 }
 
 // A NamedExpr is an output column.

@@ -1,5 +1,7 @@
 package plan
 
+import "time"
+
 // An Explode makes a row of each element of a list: the columns of the input, then the element and, if it
 // is asked for, its place in the list. Its Stage.Out ends in these one or two columns.
 type Explode struct {
@@ -32,4 +34,12 @@ type Top struct {
 type SortExpr struct {
 	Expr *Expr // over the input columns
 	Desc bool
+}
+
+// A Dedup lets the first row of each group pass and drops its repetitions. Its Stage.Out is the input and
+// Added.
+type Dedup struct {
+	Grouping
+	Within time.Duration // how long others of its group are repetitions of a row; 0: for ever
+	Idle   bool          // Within counts from the last row of the group, not from the one that passed
 }

@@ -371,6 +371,15 @@ func (b *Builder) Add(r *Row, at operators.EventTime) {
 	b.rows, b.times = append(b.rows, r), append(b.times, at)
 }
 
+// Behind is W_p of each row since the last Batch.
+func (b *Builder) Behind() []operators.EventTime {
+	out := make([]operators.EventTime, len(b.rows))
+	for i, r := range b.rows {
+		out[i] = r.Behind
+	}
+	return out
+}
+
 // Batch is the rows that were added, merged: Partition is -1, Key the group. A row's Origin has the
 // partition, offset and key of its record; the value is that of the record if the row is behind, else a
 // JSON object of the columns. The columns of extra, which it takes over, follow those of the rows.
