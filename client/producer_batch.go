@@ -37,6 +37,9 @@ type batch struct {
 	buf   []byte // header and records; its capacity is what the batch costs of the buffer
 	done  []produced
 
+	rows   int            // of a frame of columns, which has no records; 0: it holds records
+	framed func(FrameAck) // may be nil
+
 	first, last int64 // ms; first and largest timestamp
 	clock       batchClock
 	born        time.Time // when it was opened
@@ -84,8 +87,8 @@ func (b *batch) reset(part *partition, born time.Time) {
 	*b = batch{part: part, class: b.class, buf: b.buf[:batchHeaderBytes], done: b.done[:0], born: born, offset: -1, flushes: b.flushes[:0]}
 }
 
-// count is the number of records.
-func (b *batch) count() int { return len(b.done) }
+// count is the number of records, or of rows.
+func (b *batch) count() int { return max(len(b.done), b.rows) }
 
 func zigzag(v int64) uint64   { return uint64(v<<1) ^ uint64(v>>63) }
 func varintBytes(v int64) int { return (bits.Len64(zigzag(v)|1) + 6) / 7 }
@@ -166,12 +169,12 @@ func putNullable(b []byte, n int, v []byte) int {
 func (b *batch) seal(id identity, sequence int32) {
 	b.numbered, b.ident, b.sequence = true, id, sequence
 	h := b.buf[:batchHeaderBytes]
-	count := uint32(len(b.done))
+	count := uint32(b.count())
 	binary.BigEndian.PutUint64(h[0:], 0)
 	binary.BigEndian.PutUint32(h[8:], uint32(len(b.buf)-12))
 	binary.BigEndian.PutUint32(h[12:], 0xffffffff) // the leader's to set
 	h[16] = 2
-	binary.BigEndian.PutUint16(h[21:], 0)
+	binary.BigEndian.PutUint16(h[21:], b.attributes())
 	binary.BigEndian.PutUint32(h[23:], count-1)
 	binary.BigEndian.PutUint64(h[27:], uint64(b.first))
 	binary.BigEndian.PutUint64(h[35:], uint64(b.last))
@@ -233,6 +236,10 @@ func readVarint(b []byte) (int64, int) { return binary.Varint(b) }
 
 // finish calls what waits for the records, in order.
 func (b *batch) finish() {
+	if b.rows > 0 {
+		b.finishFrame()
+		return
+	}
 	a := Ack{Partition: b.part.index, Offset: -1, Err: b.err}
 	for i := range b.done {
 		d := &b.done[i]

@@ -372,7 +372,7 @@ const codeUnknownTopic = 3
 
 // shrink halves a batch that the topic does not admit, and lets later ones be smaller.
 func (pt *partition) shrink(b *batch, err error) {
-	if b.count() == 1 || b.unknown {
+	if b.count() == 1 || b.unknown || b.rows > 0 {
 		pt.drop(b, err)
 		return
 	}
