@@ -27,6 +27,7 @@ package window
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -67,6 +68,22 @@ type Options struct {
 	// append time at or past their end, at the next Advance; Advance's own watermark closes them only
 	// when it is MaxEventTime.
 	OnAppend bool
+
+	// Unwindowed: groups have no window and never end; Size and Every are zero, no row has window_start
+	// and window_end, and Emit is not EmitClose.
+	Unwindowed bool
+	Emit       Emit
+	Tick       time.Duration // EmitEvery: of event time
+	// Accept is how long a closed window goes on taking rows. With EmitClose a group leaves again when it
+	// does; in the other modes it is final when this time has passed.
+	Accept time.Duration
+	// TTL, without a window: a group dies when the watermark is so far past its last row, and leaves a
+	// delete. Rows of a group come from one source partition.
+	TTL     time.Duration
+	Retract bool // without a window: rows may be deletes, which take the rows back that came before
+	// Marks adds two columns to what leaves, unless Emit is EmitClose: the rows in the group, and
+	// whether it is final.
+	Marks bool
 
 	// EmitRows bounds the rows that leave in one Advance, so that a step stays small; More tells that
 	// some are left. Zero: no bound.
@@ -121,6 +138,18 @@ type Aggregate struct {
 	emit        emission
 	n           counters
 
+	// Groups that leave more than once.
+	tail      int                   // first of the tail cells, counted from the header
+	cells     int                   // of a group
+	touched   map[int64][]state.Pos // changed groups by window, not in e.order
+	tick      int64                 // EmitEvery: the last tick was at tick * Tick
+	ticked    bool                  // a tick is being emitted
+	tickMoved bool                  // since the last Changes
+	deadlines timers
+	expired   []state.Pos
+	run       uint64
+	taking    bool // foldInto takes rows back
+
 	// Scratch of Process, by row of the batch or by row of a window.
 	rows   []int32
 	all    []int32 // 0, 1, ..
@@ -172,6 +201,9 @@ var _ operators.Stateful = (*Aggregate)(nil)
 
 // NewAggregate makes an aggregate without state. Errors: ErrOptions.
 func NewAggregate(o Options) (*Aggregate, error) {
+	if o.Unwindowed {
+		return newUnwindowed(o)
+	}
 	if o.Calendar != nil {
 		o.Size, o.Every = time.Duration(scalar.MaxCalendarSpan), 0
 	}
@@ -195,13 +227,43 @@ func NewAggregate(o Options) (*Aggregate, error) {
 		return nil, fmt.Errorf("%w: each row would count in %d windows, at most %d are allowed", ErrOptions, o.Size/o.Every, maxWindowsPerRow)
 	case o.Results == nil || len(o.ByNames) != len(o.ByTypes) || o.EmitRows < 0:
 		return nil, fmt.Errorf("%w: incomplete", ErrOptions)
+	case o.Accept < 0 || o.Accept > maxSize || o.Emit == EmitEvery && o.Tick <= 0 || o.TTL != 0 || o.Retract:
+		return nil, fmt.Errorf("%w: emission", ErrOptions)
 	}
+	return build(o)
+}
+
+// newUnwindowed is NewAggregate without a window.
+func newUnwindowed(o Options) (*Aggregate, error) {
+	if o.Alloc == nil {
+		o.Alloc = memory.DefaultAllocator
+	}
+	if o.By == nil {
+		o.By, o.ByTypes, o.ByNames = operators.Columns(nil), nil, nil
+	}
+	switch {
+	case o.Size != 0 || o.Every != 0 || o.OnAppend || o.Accept != 0 || o.Emit == EmitClose || o.Emit == EmitEvery && o.Tick <= 0:
+		return nil, fmt.Errorf("%w: without a window", ErrOptions)
+	case o.TTL < 0 || o.TTL > maxSize || o.TTL > 0 && o.Retract:
+		return nil, fmt.Errorf("%w: ttl", ErrOptions)
+	case o.Results == nil || len(o.ByNames) != len(o.ByTypes) || o.EmitRows < 0:
+		return nil, fmt.Errorf("%w: incomplete", ErrOptions)
+	}
+	return build(o)
+}
+
+func build(o Options) (*Aggregate, error) {
 	a := &Aggregate{o: o, size: int64(o.Size), every: int64(o.Every), alloc: o.Alloc, appended: operators.MinEventTime, closed: operators.MinEventTime}
 	cells := 0
 	for i, s := range o.Slots {
 		acc, err := newAccumulator(s, i)
 		if err != nil {
 			return nil, err
+		}
+		if o.Unwindowed {
+			if acc, err = a.endless(acc, s, i); err != nil {
+				return nil, err
+			}
 		}
 		sl := slot{Slot: s, acc: acc, cell: cells + 1, arg: -1, filter: -1}
 		cells += acc.cells()
@@ -214,6 +276,14 @@ func NewAggregate(o Options) (*Aggregate, error) {
 		a.slots = append(a.slots, sl)
 	}
 	a.keys = newGroupKeys(o.ByTypes)
+	a.tail = cells + 1
+	if o.kept() {
+		cells += tailCells
+		a.touched = map[int64][]state.Pos{}
+		a.deadlines = newTimers(int64(o.TTL))
+		a.tick = math.MinInt64
+	}
+	a.cells = cells
 	a.groups = state.NewWindows(cells)
 	a.emit.init(a)
 	return a, nil
@@ -341,6 +411,7 @@ func (a *Aggregate) evaluate(b *operators.Batch) *operators.Result {
 			g.read(a.alloc, s.ByColumn, s.ByType)
 		}
 	}
+	a.boundKept()
 	return by
 }
 
@@ -411,6 +482,30 @@ func (a *Aggregate) foldInto(b *operators.Batch, start int64) {
 	a.keys.upsert(t, a.hashes, a.in, a.pos)
 	a.n.groups.Add(int64(t.Len() - before))
 	a.accumulate(b, t, start)
+	if a.touched != nil {
+		a.note(b, t, start)
+	}
+}
+
+// endless is an accumulator for groups that do not end and may have rows taken back.
+func (a *Aggregate) endless(acc accumulator, s Slot, i int) (accumulator, error) {
+	v := values{t: s.ArgType, slot: i, shape: shapeOf(s.ArgType)}
+	if _, ok := acc.(distinct); ok {
+		return v, nil
+	}
+	if !a.o.Retract {
+		return acc, nil
+	}
+	if x, ok := acc.(extreme); ok {
+		if v.kind = valuesMin; x.max {
+			v.kind = valuesMax
+		}
+		return v, nil
+	}
+	if _, ok := acc.(retractor); !ok || !Retracts(s.Func, s.ArgType) {
+		return nil, fmt.Errorf("%w: %s of %s cannot take rows back", ErrOptions, s.Func, s.ArgType)
+	}
+	return acc, nil
 }
 
 // accumulate gives the rows of a.in to the accumulators of their groups, which are at a.pos in t.
@@ -434,6 +529,10 @@ func (a *Aggregate) accumulate(b *operators.Batch, t *state.Table, start int64) 
 			if s.ByType.Kind != scalar.KindInvalid {
 				u.by = a.args[s.arg].cols[s.ByColumn]
 			}
+		}
+		if a.taking {
+			s.acc.(retractor).retract(&u)
+			continue
 		}
 		s.acc.update(&u)
 	}

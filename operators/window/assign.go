@@ -1,6 +1,7 @@
 package window
 
 import (
+	"math"
 	"slices"
 
 	"github.com/headrace/headrace/internal/scalar"
@@ -21,7 +22,18 @@ func ends(end, w int64) bool { return end <= w }
 // more, into a.errs if their windows lie beyond the range of times.
 func (a *Aggregate) judge(b *operators.Batch) {
 	a.rows, a.late, a.errs = a.rows[:0], a.late[:0], a.errs[:0]
-	low, high := operators.MinEventTime+2*a.size, operators.MaxEventTime-2*a.size
+	if a.o.Unwindowed {
+		for i, ts := range b.Time[:b.Rows] {
+			if a.o.TTL > 0 && b.Behind != nil && ts < math.MaxInt64-int64(a.o.TTL) && ends(ts+int64(a.o.TTL), b.Behind[i]) {
+				a.late = append(a.late, i)
+				continue
+			}
+			a.rows = append(a.rows, int32(i))
+		}
+		return
+	}
+	reach := 2 * (a.size + int64(a.o.Accept))
+	low, high := operators.MinEventTime+reach, operators.MaxEventTime-reach
 	times := a.times(b)
 	a.span = a.spanOf(b, times)
 	if !a.span.behind && a.span.lo >= low && a.span.hi <= high { // as nearly always: every row counts
@@ -93,7 +105,7 @@ func (a *Aggregate) behind(b *operators.Batch, i int) int64 {
 // isLate says whether even the last window that holds ts had ended before row i came.
 func (a *Aggregate) isLate(b *operators.Batch, i int, ts int64) bool {
 	w := a.behind(b, i)
-	return ts < w && ends(a.endOf(a.lastStart(ts)), w)
+	return ts < w && a.over(a.lastStart(ts), w)
 }
 
 // lastStart is the start of the last window that holds ts.
@@ -128,6 +140,10 @@ func (a *Aggregate) fold(b *operators.Batch) {
 	if len(a.rows) == 0 {
 		return
 	}
+	if a.o.Unwindowed {
+		a.foldAll(b)
+		return
+	}
 	times := a.times(b)
 	first, last := a.firstStart(a.span.lo), a.lastStart(a.span.hi)
 	if first == last && !a.span.behind {
@@ -142,7 +158,7 @@ func (a *Aggregate) fold(b *operators.Batch) {
 			a.in = a.in[:0]
 			end := start + a.size
 			for _, row := range a.rows {
-				if ts := times[row]; start <= ts && ts < end && !ends(end, a.behind(b, int(row))) {
+				if ts := times[row]; start <= ts && ts < end && !a.over(start, a.behind(b, int(row))) {
 					a.in = append(a.in, row)
 				}
 			}
@@ -157,7 +173,7 @@ func (a *Aggregate) fold(b *operators.Batch) {
 	for _, row := range a.rows {
 		ts, w := times[row], a.behind(b, int(row))
 		for start := a.firstStart(ts); start <= ts; start += a.every {
-			if !ends(a.endOf(start), w) {
+			if !a.over(start, w) {
 				a.pairs = append(a.pairs, pair{start, row})
 			}
 		}

@@ -36,6 +36,12 @@ type emission struct {
 	errs   []operators.RowError
 	keyBuf []byte
 	rows   int
+
+	// Of groups that leave more than once.
+	what   queue // that order is
+	revs   *array.Int64Builder
+	finals *array.BooleanBuilder
+	ops    []operators.Op
 }
 
 func (e *emission) init(a *Aggregate) {
@@ -46,6 +52,7 @@ func (e *emission) init(a *Aggregate) {
 	}
 	e.starts = array.NewBuilder(a.alloc, timeType).(*array.TimestampBuilder)
 	e.ends = array.NewBuilder(a.alloc, timeType).(*array.TimestampBuilder)
+	e.revs, e.finals = array.NewInt64Builder(a.alloc), array.NewBooleanBuilder(a.alloc)
 	for _, s := range a.slots {
 		e.slots = append(e.slots, array.NewBuilder(a.alloc, operators.ArrowType(s.Type)))
 	}
@@ -60,6 +67,8 @@ func (e *emission) close() {
 	}
 	e.starts.Release()
 	e.ends.Release()
+	e.revs.Release()
+	e.finals.Release()
 	e.by, e.slots = nil, nil
 }
 
@@ -80,6 +89,10 @@ func (a *Aggregate) Advance(w operators.EventTime, out operators.Emitter) {
 		a.closed = max(a.closed, w)
 	}
 	e.w = max(e.w, w)
+	if a.touched != nil {
+		a.advanceKept(out)
+		return
+	}
 	left := a.o.EmitRows
 	for i := 0; i < a.groups.Len(); i++ {
 		start, t := a.groups.At(i)
@@ -116,6 +129,9 @@ func (a *Aggregate) Advance(w operators.EventTime, out operators.Emitter) {
 
 // More says whether windows have closed whose rows and state have not all left, because of Options.EmitRows.
 func (a *Aggregate) More() bool {
+	if a.touched != nil {
+		return a.moreKept()
+	}
 	for i := range a.groups.Len() {
 		start, t := a.groups.At(i)
 		if !ends(a.endOf(start), a.emit.w) {
@@ -148,7 +164,7 @@ func (a *Aggregate) forgetMembers(t *state.Table, left *int) bool {
 func (a *Aggregate) drop() {
 	over := func(start int64, t *state.Table) bool {
 		rows, saved, _ := memberRows(t)
-		return ends(a.endOf(start), a.emit.w) && t.Len() == 0 && t.Saved() == 0 && rows+saved == 0
+		return a.over(start, a.emit.w) && t.Len() == 0 && t.Saved() == 0 && rows+saved == 0
 	}
 	a.groups.Drop(over)
 }
@@ -157,8 +173,12 @@ func (a *Aggregate) drop() {
 func (e *emission) begin(start int64, t *state.Table) {
 	e.open, e.start, e.next = true, start, 0
 	e.order = t.Sorted(e.order[:0])
+	e.sortKeys(e.agg.keys, t)
+}
+
+// sortKeys puts groups that are in the order of their names into that of their encoded keys.
+func (e *emission) sortKeys(k *groupKeys, t *state.Table) {
 	e.keys = e.keys[:0]
-	k := e.agg.keys
 	if k.sortedByName() {
 		return
 	}
@@ -257,6 +277,10 @@ func (e *emission) flush(out operators.Emitter) {
 		return
 	}
 	a := e.agg
+	if a.touched != nil {
+		e.flushKept(out)
+		return
+	}
 	nby := len(e.by)
 	columns := make([]arrow.Array, 0, nby+2+len(e.slots))
 	for _, b := range e.by {

@@ -17,11 +17,16 @@ var ErrState = errors.New("window: state row not understood")
 //
 //	group   key   'g' start(8) name          value  version(1) slots(uvarint) slot...
 //	member  key   'm' start(8) length(4) name slot(2) item    value  version(1) what its accumulator adds
+//	tick    key   't'                value  version(1) tick(8)
+//
+// Where groups leave more than once, a group ends with rows(uvarint) event time(8) flags(1). Without a
+// window the start is zero.
 //
 // A slot begins with a byte that names its accumulator; the shapes of values are named too.
 const (
 	rowGroup   = 'g'
 	rowMember  = 'm'
+	rowTick    = 't'
 	rowVersion = 1
 	rowPrefix  = 9
 )
@@ -37,21 +42,37 @@ func (a *Aggregate) Changes(put func(key, value []byte)) {
 				put(key, nil)
 				return
 			}
-			v := binary.AppendUvarint(append(a.save[:0], rowVersion), uint64(len(a.slots)))
-			for si := range a.slots {
-				s := &a.slots[si]
-				at := int(p) + s.cell
-				v = s.acc.save(v, t, t.Arena()[at:at+s.acc.cells()])
-			}
-			a.save = v
-			put(key, v)
+			a.save = a.saveGroup(a.save[:0], t, p)
+			put(key, a.save)
 		})
 	}
 	for i := range a.groups.Len() {
 		start, t := a.groups.At(i)
 		a.memberChanges(t, appendPrefix(nil, rowMember, start), put)
 	}
+	if a.tickMoved {
+		put([]byte{rowTick}, appendWordBytes([]byte{rowVersion}, a.tick))
+		a.tickMoved = false
+	}
+	if a.o.Unwindowed {
+		a.compact()
+		return
+	}
 	a.drop()
+}
+
+// saveGroup encodes a group.
+func (a *Aggregate) saveGroup(dst []byte, t *state.Table, p state.Pos) []byte {
+	dst = binary.AppendUvarint(append(dst, rowVersion), uint64(len(a.slots)))
+	for si := range a.slots {
+		s := &a.slots[si]
+		at := int(p) + s.cell
+		dst = s.acc.save(dst, t, t.Arena()[at:at+s.acc.cells()])
+	}
+	if a.touched != nil {
+		dst = a.saveTail(dst, t, p)
+	}
+	return dst
 }
 
 func appendPrefix(dst []byte, kind byte, start int64) []byte {
@@ -60,6 +81,10 @@ func appendPrefix(dst []byte, kind byte, start int64) []byte {
 
 // Restore implements operators.Stateful. Errors: ErrState.
 func (a *Aggregate) Restore(key, value []byte) error {
+	if len(key) == 1 && key[0] == rowTick && len(value) == 9 && value[0] == rowVersion && a.o.Emit == EmitEvery {
+		a.tick = readWordBytes(value[1:])
+		return nil
+	}
 	if len(key) < rowPrefix || len(value) == 0 {
 		return fmt.Errorf("%w: cut short", ErrState)
 	}
@@ -67,7 +92,11 @@ func (a *Aggregate) Restore(key, value []byte) error {
 		return fmt.Errorf("%w: version %d", ErrState, value[0])
 	}
 	start, name := readWordBytes(key[1:]), key[rowPrefix:]
-	if start < operators.MinEventTime+a.size || start > operators.MaxEventTime-a.size || a.lastStart(start) != start {
+	if a.o.Unwindowed {
+		if start != 0 {
+			return fmt.Errorf("%w: there are no windows", ErrState)
+		}
+	} else if start < operators.MinEventTime+a.size || start > operators.MaxEventTime-a.size || a.lastStart(start) != start {
 		return fmt.Errorf("%w: no window starts at %d", ErrState, start)
 	}
 	switch key[0] {
@@ -97,6 +126,14 @@ func (a *Aggregate) restoreGroup(start int64, name, value []byte) error {
 	for i := range a.slots {
 		s := &a.slots[i]
 		rest, err := s.acc.load(value, t, p, s.cell)
+		if err != nil {
+			t.Remove(p)
+			return err
+		}
+		value = rest
+	}
+	if a.touched != nil {
+		rest, err := a.loadTail(value, t, p, start)
 		if err != nil {
 			t.Remove(p)
 			return err
