@@ -239,7 +239,11 @@ func slots(st *plan.Stage) int {
 	if st.Agg == nil {
 		return 0
 	}
-	return len(st.Agg.By) + 2 + len(st.Agg.Slots)
+	n := len(st.Agg.By) + len(st.Agg.Slots)
+	if st.Agg.Window.Kind != 0 {
+		n += 2
+	}
+	return n
 }
 
 func expressions(st *plan.Stage) []*plan.Expr {

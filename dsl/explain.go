@@ -131,7 +131,11 @@ func (e *explainer) aggregate(st *plan.Stage, cols []plan.Column) {
 	if a.OnAppend {
 		on = " on append time"
 	}
-	e.line("%-8s by %s, window %s%s, one final row per key and window%s", st.Word, listText(exprNames(a.By)), a.Window.Text(), on, shuffleText(st.Shuffle))
+	window := ", window " + a.Window.Text()
+	if a.Window.Kind == 0 {
+		window = ""
+	}
+	e.line("%-8s by %s%s%s, %s%s", st.Word, listText(exprNames(a.By)), window, on, emissionText(a), shuffleText(st.Shuffle))
 	for _, b := range a.By {
 		if b.Expr.Op != plan.ExprColumn {
 			e.line("         %s = %s: %s", b.Name, b.Expr.Text, b.Expr.Type)
@@ -277,7 +281,12 @@ func stateText(p *plan.Pipeline) string {
 	var out []string
 	for i := range p.Stages {
 		st := &p.Stages[i]
-		if st.Agg != nil {
+		if st.Kind == plan.StageChanges {
+			out = append(out, keptText(st.Out))
+		}
+		if st.Agg != nil && st.Agg.Window.Kind == 0 {
+			out = append(out, endlessText(st.Agg))
+		} else if st.Agg != nil {
 			a := st.Agg
 			windows := windowsOf(a.Window)
 			bytes, open, bounded := int64(48), "", ""
@@ -295,7 +304,11 @@ func stateText(p *plan.Pipeline) string {
 			}
 			until := untilText(a.Window)
 			if !a.OnAppend {
-				until = untilText(a.Window, " + lag "+durationText(p.Source.Time.Lag))
+				lag := " + lag " + durationText(p.Source.Time.Lag)
+				if a.Accept > 0 {
+					lag += " + accept " + durationText(a.Accept)
+				}
+				until = untilText(a.Window, lag)
 			}
 			text := fmt.Sprintf("%s, about %d B x keys", until, bytes*windows)
 			if windows > 1 {

@@ -224,7 +224,9 @@ func (x *runner) aggregate(a *plan.Aggregate, in row) (row, bool) {
 	if !ok {
 		return nil, false
 	}
-	out = append(out, scalar.Time(0), scalar.Time(60_000_000_000))
+	if a.Window.Kind != 0 {
+		out = append(out, scalar.Time(0), scalar.Time(60_000_000_000))
+	}
 	by := len(out)
 	for _, s := range a.Slots {
 		counted := true
@@ -240,6 +242,9 @@ func (x *runner) aggregate(a *plan.Aggregate, in row) (row, bool) {
 		out = append(out, random(x.r, s.Type))
 	}
 	results, ok := x.all(a.Results, out)
+	if a.Marks() {
+		results = append(results, scalar.Int(1), scalar.Bool(false))
+	}
 	return append(out[:by:by], results...), ok
 }
 

@@ -34,6 +34,10 @@ type chain struct {
 	onAppend bool
 	frontier operators.EventTime
 
+	// unfinished: what the stages have to give away did not all fit into the last step. No rows are taken
+	// until it has left.
+	unfinished bool
+
 	// Bytes of one changed state row, and of one row that a window gave away, from the steps so far.
 	changeBytes, emitBytes float64
 }
@@ -106,6 +110,8 @@ func (c *chain) into(s *stageRun, b *operators.Batch, from string) {
 		n.Deleted -= rest
 	case *operators.Explode:
 		n.Folded += rows - (n.Failed - failed)
+	case *window.Changes:
+		n.Folded += rows
 	case operators.Stateful:
 		n.Folded += rest
 	}
@@ -225,7 +231,7 @@ func buildStage(input plan.Schema, st *plan.Stage, o stageOptions, alloc memory.
 		if err != nil {
 			return nil, err
 		}
-		if st.Type == plan.StreamTable {
+		if st.Type != plan.StreamAppend {
 			return operators.NewTableFilter(p), nil
 		}
 		return operators.NewFilter(p, alloc), nil
@@ -234,7 +240,7 @@ func buildStage(input plan.Schema, st *plan.Stage, o stageOptions, alloc memory.
 		if err != nil {
 			return nil, err
 		}
-		if st.Type == plan.StreamTable {
+		if st.Type != plan.StreamAppend {
 			return operators.NewTableProject(p), nil
 		}
 		return operators.NewProject(p, types(st.Out), alloc), nil
@@ -246,6 +252,8 @@ func buildStage(input plan.Schema, st *plan.Stage, o stageOptions, alloc memory.
 		return buildDedup(low, input, st, o, alloc)
 	case plan.StageTop:
 		return buildTop(low, input, st, o, alloc)
+	case plan.StageChanges:
+		return window.NewChanges(types(st.Out), alloc), nil
 	case plan.StageAggregate:
 		return buildAggregate(low, st, o.emitRows, alloc)
 	}
@@ -512,6 +520,7 @@ func (c *chain) watermark() operators.EventTime {
 // advance lets the stages see the watermark, as far as limit bytes of output and state allow. It answers
 // whether everything that the watermark closes has been emitted; if not, the next step goes on from there.
 func (c *chain) advance(limit int) (done bool) {
+	defer func() { c.unfinished = !done }()
 	w := c.watermark()
 	for _, s := range c.stages {
 		for {
@@ -547,6 +556,16 @@ func (c *chain) advance(limit int) (done bool) {
 	}
 	c.w = w
 	return true
+}
+
+// waiting says whether stages have something to give away, as they may after a restart.
+func (c *chain) waiting() bool {
+	for _, s := range c.stages {
+		if m, ok := s.op.(interface{ More() bool }); ok && m.More() {
+			return true
+		}
+	}
+	return false
 }
 
 // used is about how many bytes the step would have if it ended now.
@@ -630,12 +649,20 @@ func (c *chain) close() {
 	}
 }
 
+// emissions are the modes of the plan as the operator has them: `emit changes` is `emit update` until an
+// aggregate takes its rows, behind a StageChanges.
+var emissions = map[plan.Emit]window.Emit{
+	plan.EmitClose: window.EmitClose, plan.EmitUpdate: window.EmitUpdate, plan.EmitEvery: window.EmitEvery, plan.EmitChanges: window.EmitUpdate,
+}
+
 // buildAggregate makes the window aggregate of a stage. Accumulators with the same filter share one
 // program for their arguments, so that common parts are computed once.
 func buildAggregate(low lowering, st *plan.Stage, emitRows int, alloc memory.Allocator) (operators.Operator, error) {
 	agg := st.Agg
 	o := window.Options{
 		Size: agg.Window.Size, Every: agg.Window.Every, OnAppend: agg.OnAppend, EmitRows: emitRows, Alloc: alloc,
+		Unwindowed: agg.Window.Kind == 0, Emit: emissions[agg.Emit], Tick: agg.Every, Accept: agg.Accept, TTL: agg.TTL,
+		Retract: agg.Retract, Marks: agg.Marks(),
 		Slots: make([]window.Slot, len(agg.Slots)),
 	}
 	if len(agg.By) > 0 {
@@ -706,9 +733,11 @@ func buildAggregate(low lowering, st *plan.Stage, emitRows int, alloc memory.All
 			}
 		}
 	}
-	// The synthetic row: by columns, window_start, window_end, one column a slot.
-	at := scalar.Type{Kind: scalar.KindTime}
-	row := append(typesOf(exprsOf(agg.By)), at, at)
+	// The synthetic row: by columns, window_start, window_end if there is a window, one column a slot.
+	row := typesOf(exprsOf(agg.By))
+	if !o.Unwindowed {
+		row = append(row, scalar.TypeTime, scalar.TypeTime)
+	}
 	for i := range agg.Slots {
 		row = append(row, agg.Slots[i].Type)
 	}

@@ -254,6 +254,7 @@ func (l *life) open(ctx context.Context) error {
 		c.close()
 		return fmt.Errorf("runtime: restore state of %s: %w", l.pl.Name, err)
 	}
+	c.unfinished = c.waiting()
 	if c.w == operators.MaxEventTime {
 		c.advance(l.outputBytes) // everything has left: this only closes what is over for later rows
 	}
@@ -358,7 +359,7 @@ func (l *life) loop(ctx context.Context, idler *idler) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if pending || l.chain.watermark() != l.chain.w || l.marksDue() || l.appendDue() {
+		if pending || l.chain.unfinished || l.chain.watermark() != l.chain.w || l.marksDue() || l.appendDue() {
 			did, err := l.oneStep(ctx)
 			if err != nil {
 				return err
@@ -429,7 +430,7 @@ func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 	to := append([]log.Cut(nil), l.from...)
 	horizon, waits := l.horizon()
 	for _, p := range l.inputs.parts {
-		for len(p.pending) > 0 && c.used() < l.outputBytes && p.pending[0].appended <= horizon && !l.limit.reached {
+		for len(p.pending) > 0 && !c.unfinished && c.used() < l.outputBytes && p.pending[0].appended <= horizon && !l.limit.reached {
 			to[p.index].Offset = l.takeItem(p)
 			did = true
 		}

@@ -35,6 +35,9 @@ type aggScope struct {
 	slots  []plan.AggCall
 	keys   map[string]int // canonical text of a slot to its place
 	filter *plan.Expr     // of the assignment being checked
+
+	windowed bool // the row has window_start and window_end
+	retract  bool // rows may be taken back
 }
 
 // columns is the synthetic row that results see.
@@ -42,6 +45,9 @@ func (a *aggScope) columns() []plan.Column {
 	var cols []plan.Column
 	for _, b := range a.by {
 		cols = append(cols, plan.Column{Name: b.Name, Type: b.Expr.Type})
+	}
+	if !a.windowed {
+		return cols
 	}
 	return append(cols, plan.Column{Name: windowStart, Type: scalar.TypeTime}, plan.Column{Name: windowEnd, Type: scalar.TypeTime})
 }
@@ -169,6 +175,17 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 		}
 		setText(x, w.text(nodes[min(i, 1)]), map[*plan.Expr]bool{})
 	}
+	if a.retract && (call.Arg != nil && !retracts(name, call.Arg.Type) || call.Arg == nil && name != "count") {
+		x := w.c.err("E0420", w.c.nodeSpan(n), "`%s` cannot take a row back", name)
+		if call.Arg != nil && call.Arg.Type.Kind.Float() {
+			x.because("what is left of a sum of floats after taking one away depends on the order").
+				fix("make it a decimal: `%s(dec(%s, 18, 6))`", name, w.text(nodes[0]))
+		} else {
+			x.because("the rows are those of a table, and one that is replaced goes").
+				fix("use count, sum, avg, min, max or count_distinct")
+		}
+		return failed
+	}
 	key := canonicalSlot(call)
 	i, ok := a.keys[key]
 	if !ok {
@@ -177,7 +194,7 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 		a.keys[key] = i
 	}
 	return typed{
-		e:    &plan.Expr{Op: plan.ExprColumn, Type: call.Type, Column: len(a.by) + 2 + i, Pos: w.pos(n)},
+		e:    &plan.Expr{Op: plan.ExprColumn, Type: call.Type, Column: len(a.columns()) + i, Pos: w.pos(n)},
 		path: "$slot" + itoa(i),
 	}
 }
@@ -349,21 +366,10 @@ func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
 	stage := plan.Stage{Kind: plan.StageAggregate, Word: "agg", Pos: c.src.pos(int(st.Pos))}
 	agg := &plan.Aggregate{}
 	good := c.aggWindow(f, st, clauses, agg)
-	if f.stream != plan.StreamAppend && !f.unknown {
-		c.notBuilt("agg-table", "`agg` over a table", c.wordSpan(st.Pos), "")
-		good = false
-	}
-	c.aggEmit(f, clauses["emit"])
-	if cl := clauses["state"]; cl != nil {
-		c.notBuilt("state", "`state`", span{int(cl.Pos), int(cl.End)}, "state that outlives its window").
-			fix("leave it out: a window frees its state when it ends").replace(c.clauseSpan(cl), "")
-	}
-	if cl := clauses["late"]; cl != nil {
-		c.aggLate(f, cl)
-	}
+	good = c.aggMode(f, st, clauses, agg) && good
 
 	in := f.scope()
-	a := &aggScope{in: in, keys: map[string]int{}}
+	a := &aggScope{in: in, keys: map[string]int{}, windowed: clauses["window"] != nil, retract: agg.Retract}
 	outer := &scope{agg: a, where: in.where, meta: metaNone}
 	if cl := clauses["by"]; cl != nil {
 		for i := range cl.Items {
@@ -388,16 +394,27 @@ func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
 	}
 	agg.By = a.by
 	names := map[string]span{}
+	made := map[string]string{}
+	if a.windowed {
+		made[windowStart], made[windowEnd] = "it is the border of the row's window", "it is the border of the row's window"
+	}
+	if agg.Marks() {
+		made[revColumn], made[finalColumn] = "it says how many rows the group has", "it says whether the row is the last of its window"
+	}
+	if agg.TTL > 0 && good && !f.unknown {
+		cl := clauses["state"]
+		good = c.onePartition(f, span{int(cl.Pos), int(cl.End)}, a.by)
+	}
 	for i, b := range a.by {
 		at := span{b.Expr.Pos.Offset, b.Expr.Pos.Offset + 1}
 		if cl := clauses["by"]; cl != nil && i < len(cl.Items) {
 			at = c.itemSpan(&cl.Items[i])
 		}
-		good = c.freshName(b.Name, at, names) && good
+		good = c.freshName(b.Name, at, names, made) && good
 	}
 	for i := range st.Assigns {
 		as := &st.Assigns[i]
-		good = c.freshName(as.Name.Text, c.nameSpan(as.Name), names) && good
+		good = c.freshName(as.Name.Text, c.nameSpan(as.Name), names, made) && good
 		a.filter = nil
 		a.in = in
 		if as.Filter != nil {
@@ -434,6 +451,9 @@ func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
 	for _, r := range agg.Results {
 		cols = append(cols, plan.Column{Name: r.Name, Type: r.Expr.Type})
 	}
+	if agg.Marks() {
+		cols = append(cols, plan.Column{Name: revColumn, Type: scalar.TypeInt64}, plan.Column{Name: finalColumn, Type: scalar.TypeBool})
+	}
 	for i := range cols {
 		cols[i].Input = cols[i].Name
 	}
@@ -444,11 +464,15 @@ func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
 	for i := range key {
 		key[i] = i
 	}
+	if a.windowed && f.stream != plan.StreamAppend {
+		key = append(key, len(agg.By)) // window_start
+	}
 	stage.OutKey = key
 	f.push(stage)
 	f.lost = nil
-	f.start = startColumn{is: f.stream == plan.StreamAppend, column: len(agg.By)}
+	f.start = startColumn{is: f.stream == plan.StreamAppend && a.windowed, column: len(agg.By)}
 	f.stateful = true
+	f.judges = f.judges || a.windowed || agg.TTL > 0
 	f.meta = metaTime
 	f.facts = nil
 }
@@ -466,10 +490,10 @@ func (c *checker) sameKey(f *flow, by []plan.NamedExpr) bool {
 	return true
 }
 
-// freshName reports a column that an aggregate already has.
-func (c *checker) freshName(name string, at span, names map[string]span) bool {
-	if name == windowStart || name == windowEnd {
-		c.err("E0108", at, "`agg` makes `%s` itself", name).because("it is the border of the row's window").fix("use another name")
+// freshName reports a column that an aggregate already has, or makes itself.
+func (c *checker) freshName(name string, at span, names map[string]span, made map[string]string) bool {
+	if why := made[name]; why != "" {
+		c.err("E0108", at, "`agg` makes `%s` itself", name).because("%s", why).fix("use another name")
 		return false
 	}
 	if _, taken := names[name]; taken {
@@ -483,11 +507,11 @@ func (c *checker) freshName(name string, at span, names map[string]span) bool {
 // aggWindow reads the window; an aggregate without one would make a table.
 func (c *checker) aggWindow(f *flow, st *syntax.Stage, clauses map[string]*syntax.Clause, agg *plan.Aggregate) bool {
 	cl := clauses["window"]
-	if cl == nil || cl.Window == nil {
-		c.notBuilt("agg-table", "`agg` without a window", c.wordSpan(st.Pos), "it makes a table that is updated for ever").
-			fix("add a window: `window tumble(1m)`").
-			replace(span{int(st.End), int(st.End)}, " window tumble(1m)")
-		return false
+	if cl == nil {
+		return true // groups that do not end
+	}
+	if cl.Window == nil {
+		return false // the parser has reported it
 	}
 	w := cl.Window
 	at := span{int(w.Pos), int(w.End)}
@@ -541,50 +565,3 @@ func fixWindow(word string) string {
 }
 
 func durationText(ns int64) string { return string(scalar.AppendDuration(nil, ns)) }
-
-// aggEmit notes how the aggregate emits; whether that fits is the sink's question.
-func (c *checker) aggEmit(f *flow, cl *syntax.Clause) {
-	var e *syntax.Emit
-	var at span
-	switch {
-	case cl != nil && cl.Emit != nil:
-		e, at = cl.Emit, span{int(cl.Pos), int(cl.End)}
-	case cl == nil && f.emit != nil:
-		e, at = f.emit.Emit, span{int(f.emit.Pos), int(f.emit.End)}
-	}
-	if e == nil || e.Word == "close" {
-		return
-	}
-	u := &updating{at: at, window: true, clause: at}
-	switch e.Word {
-	case "update":
-		u.why = "the aggregate re-emits (emit update)"
-		f.stream = plan.StreamTable
-	case "changes":
-		u.why = "the aggregate takes rows back (emit changes)"
-		f.stream = plan.StreamChangelog
-	default:
-		c.notBuilt("emit-every", "`emit every`", at, "early results at event-time ticks").
-			fix("`emit close`").replace(at, "emit close")
-		f.unknown = true
-		return
-	}
-	f.updates = u
-}
-
-// aggLate reads the late clause of an aggregate.
-func (c *checker) aggLate(f *flow, cl *syntax.Clause) {
-	switch cl.Mode {
-	case "drop":
-		f.late = &plan.Side{Action: plan.SideDrop}
-	case "to":
-		if cl.Target != nil {
-			if name := c.sideTarget(*cl.Target); name != "" {
-				f.late = &plan.Side{Action: plan.SideTo, Topic: name}
-			}
-		}
-	default:
-		c.notBuilt("late-accept", "`late accept`", span{int(cl.Pos), int(cl.End)}, "windows that stay open after they closed").
-			fix("`late drop`, or `late to x`").replace(c.clauseSpan(cl), " late drop")
-	}
-}

@@ -21,6 +21,7 @@ type flow struct {
 	facts   *fact // about metadata columns and fields; columns carry theirs in their types
 
 	stateful bool // an aggregate is among the stages
+	judges   bool // a stage calls rows late, and waits for event time
 	late     *plan.Side
 	stream   plan.StreamType
 	updates  *updating      // why, if stream is not append

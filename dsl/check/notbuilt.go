@@ -7,7 +7,6 @@ var notBuiltCodes = map[string]string{
 	"route": "E0907", "check": "E0908", "union": "E0910",
 	"bare": "E0913", "test": "E0914", "wasm": "E0915", "from-as": "E0916",
 	"session-max": "E0920", "window-cumulate": "E0921", "window-count": "E0922", "window-emit": "E0928",
-	"emit-every": "E0924", "late-accept": "E0925", "state": "E0926", "agg-table": "E0927",
 	"format": "E0930",
 }
 

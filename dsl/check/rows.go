@@ -105,7 +105,7 @@ func regroups(f *flow, group []int) bool {
 // pushMerged appends a stage whose rows come from several partitions in one order.
 func (f *flow) pushMerged(s plan.Stage) {
 	f.push(s)
-	f.stateful = true
+	f.stateful, f.judges = true, true
 	f.meta = metaTime
 	f.start = startColumn{}
 }
@@ -252,7 +252,7 @@ func windowIfNone(win, per *syntax.Clause) string {
 // rowsLate reads the late clause of a stage that keeps rows.
 func (c *checker) rowsLate(f *flow, cl *syntax.Clause, word string) {
 	if cl.Mode == "drop" || cl.Mode == "to" {
-		c.aggLate(f, cl)
+		c.aggLate(f, cl, true, &plan.Aggregate{})
 		return
 	}
 	c.err("E0402", c.wordSpan(cl.Pos), "`%s` takes no `late accept`", word).because("what has left stays as it is").

@@ -118,7 +118,7 @@ func pipelineOf(st syntax.Statement) *syntax.Pipeline {
 // warnIdle is W0210: a silent partition would hold every window open.
 func (c *checker) warnIdle(s *symbol, f *flow) {
 	t := f.source
-	if !f.stateful || t.Derived || t.Time.Idle > 0 || t.Partitions <= 1 {
+	if !f.judges || t.Derived || t.Time.Idle > 0 || t.Partitions <= 1 {
 		return
 	}
 	p := pipelineOf(s.stmt)
@@ -161,7 +161,7 @@ func (c *checker) pipeline(s *symbol) *plan.Pipeline {
 	p := &plan.Pipeline{Name: name, Source: f.source, Output: s.topic, Stages: prune(f.source, f.stages)}
 	p.Invalid = c.sideOf(s, "invalid", f.source.Name+"_invalid", s.opts.invalid, f.source.Invalid)
 	p.Errors = c.sideOf(s, "errors", s.topic.Name+"_errors", s.opts.errors, f.source.Errors)
-	if f.stateful {
+	if f.judges {
 		own := s.opts.late
 		if f.late != nil {
 			own = *f.late

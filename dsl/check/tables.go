@@ -78,10 +78,6 @@ func (c *checker) settleTable(s *symbol, f *flow, o options) {
 	case f.unknown:
 		return
 	case f.stream != plan.StreamAppend:
-		if f.updates.window {
-			c.notBuilt("emit-update", "an aggregate that re-emits", f.updates.at, "early results in a table")
-			return
-		}
 		if opt != nil {
 			if key := c.keyColumns(o.key, f.cols); f.lost == nil && !slices.Equal(key, f.key) && (key != nil || len(o.key) == 0) {
 				c.err("E0419", c.wordSpan(opt.Pos), "`%s` keeps the key of its rows, which are replaced by it: %s", s.name, f.updates.why).

@@ -121,7 +121,12 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 		writeGrouping(b, st.Dedup.Grouping, st.Out.Columns, names)
 	case plan.StageAggregate:
 		a := st.Agg
-		b.WriteString("aggregate " + windowCanonical(a.Window))
+		if a.Window.Kind == 0 {
+			b.WriteString("aggregate without end")
+		} else {
+			b.WriteString("aggregate " + windowCanonical(a.Window))
+		}
+		b.WriteString(emissionText(a))
 		if a.OnAppend {
 			b.WriteString(" on append")
 		}
@@ -133,7 +138,9 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 			b.WriteString("\n")
 			row = append(row, e.Name)
 		}
-		row = append(row, windowStart, windowEnd)
+		if a.Window.Kind != 0 {
+			row = append(row, windowStart, windowEnd)
+		}
 		for i, s := range a.Slots {
 			fmt.Fprintf(b, "  slot %d = ", i)
 			writeSlot(b, s, names)
@@ -146,6 +153,21 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 			b.WriteString("\n")
 		}
 	}
+}
+
+// emissionText says what an aggregate does beyond emitting once.
+func emissionText(a *plan.Aggregate) string {
+	s := [...]string{"", " emit update", " emit every " + durationText(int64(a.Every)), " emit changes"}[a.Emit]
+	if a.Accept > 0 {
+		s += " late accept " + durationText(int64(a.Accept))
+	}
+	if a.TTL > 0 {
+		s += " state ttl " + durationText(int64(a.TTL))
+	}
+	if a.Retract {
+		s += " of changes"
+	}
+	return s
 }
 
 func windowCanonical(w plan.Window) string {

@@ -219,6 +219,9 @@ type Aggregate struct {
 	Retract bool          // the input is a changelog: deletes take their rows back
 }
 
+// Marks says whether the columns rev and final follow the results.
+func (a *Aggregate) Marks() bool { return a.Emit == EmitUpdate || a.Emit == EmitEvery }
+
 // Emit says when groups leave.
 type Emit uint8
 

@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -468,7 +469,10 @@ func (a *Aggregate) dropFailed(b *operators.Batch, out operators.Emitter) {
 	}
 	a.rows = rest
 	a.n.failed.Add(int64(len(first)))
-	out.Fail(b, first)
+	first = slices.DeleteFunc(first, func(e operators.RowError) bool { return b.Deletes(e.Row) }) // it failed when it came
+	if len(first) > 0 {
+		out.Fail(b, first)
+	}
 }
 
 // foldInto adds the rows of a.in to the window that starts at start.
