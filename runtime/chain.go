@@ -752,7 +752,7 @@ func buildAggregate(low lowering, st *plan.Stage, emitRows int, alloc memory.All
 // openWindow makes the operator of a kind of windows.
 func openWindow(w plan.Window, o window.Options) (operators.Operator, error) {
 	switch w.Kind {
-	case plan.WindowTumble, plan.WindowHop:
+	case 0, plan.WindowTumble, plan.WindowHop: // 0: groups without a window
 		return window.NewAggregate(o)
 	case plan.WindowSession:
 		return window.NewSessions(o)
