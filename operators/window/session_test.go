@@ -42,7 +42,7 @@ func (sc *scenario) naiveSessions() (lines, late, fails []string) {
 			if sc.append {
 				at, behind = r.appended, operators.MinEventTime
 			}
-			if at > math.MaxInt64/2 {
+			if at > math.MaxInt64/2 || at < math.MinInt64/2 {
 				fails = append(fails, fmt.Sprintf("E0605 window: row %d/%d", r.partition, r.offset))
 				continue
 			}
