@@ -218,6 +218,10 @@ func formatText(f plan.Format) string {
 		return "csv"
 	case plan.FormatArrow:
 		return "arrow"
+	case plan.FormatLines:
+		return "lines"
+	case plan.FormatRegex:
+		return "regex"
 	}
 	return "raw"
 }

@@ -402,9 +402,12 @@ func (a *app) readRecords(ctx context.Context, file string, f *produceFlags, t *
 	format := f.format
 	if format == inputAuto {
 		format = inputLines
-		if base := strings.TrimSuffix(file, ".gz"); filepath.Ext(base) == ".csv" && schema != nil {
+		if base := strings.TrimSuffix(file, ".gz"); filepath.Ext(base) == ".csv" && schema != nil && !isText(schema) {
 			format = inputCSV
 		}
+	}
+	if format == inputCSV && schema != nil && isText(schema) {
+		return fail("E2001", exitUsage, "topic %s holds text as it is, which a CSV file has no place for; send its lines with --input %s", schema.Name, inputLines)
 	}
 	var err error
 	switch {
@@ -468,6 +471,9 @@ func readLines(in *bufio.Reader, delimiter, topic string, limit int, schema *pla
 	}
 	return sc.Err()
 }
+
+// isText says whether records of a topic are text that is not made of columns.
+func isText(t *plan.Topic) bool { return t.Format == plan.FormatLines || t.Format == plan.FormatRegex }
 
 func readFormatted(in *bufio.Reader, layout string, send func(key, value []byte) error) error {
 	r, err := kgo.NewRecordReader(in, layout)

@@ -209,6 +209,10 @@ func (a *app) printSchema(t *client.Topic) error {
 		format = "csv"
 	case plan.FormatArrow:
 		format = "arrow"
+	case plan.FormatLines:
+		format = "lines"
+	case plan.FormatRegex:
+		format = fmt.Sprintf("regex(%q)", schema.Pattern)
 	}
 	fmt.Fprintf(a.out, "format      %s\n\n", format)
 	rows := make([][]any, len(schema.Schema.Columns))

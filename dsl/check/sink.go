@@ -46,9 +46,7 @@ func (c *checker) sinkTopic(s *symbol, f *flow, o options) *plan.Topic {
 			Name: col.Name, Input: col.Name, Type: col.Type, Members: memberColumns(col.Type),
 		})
 	}
-	if o.format == plan.FormatCSV {
-		c.csvColumns(t.Schema.Columns, func(int) span { return s.at }, true)
-	}
+	c.formatColumns(t, o, func(int) span { return s.at })
 	if t.Table {
 		c.tableFormat(s, o)
 	}

@@ -173,7 +173,7 @@ func (c *checker) format(opt *syntax.Option, at span) plan.Format {
 	}
 	n := opt.Names[0]
 	ns := c.nameSpan(n)
-	if opt.String != "" && (n.Text == "json" || n.Text == "csv" || n.Text == "arrow") {
+	if opt.String != "" && (n.Text == "json" || n.Text == "csv" || n.Text == "arrow" || n.Text == "lines") {
 		c.err("E0411", ns, "format `%s` takes no argument", n.Text).because("it is read in one way only").replace(span{ns.start, int(opt.End)}, n.Text)
 	}
 	switch n.Text {
@@ -183,12 +183,16 @@ func (c *checker) format(opt *syntax.Option, at span) plan.Format {
 		return plan.FormatCSV
 	case "arrow":
 		return plan.FormatArrow
+	case "lines":
+		return plan.FormatLines
+	case "regex":
+		return plan.FormatRegex
 	case "avro", "protobuf":
 		c.notBuilt("format", "format `"+n.Text+"`", ns, "records in that encoding").
 			fix("`json`, `csv` or `arrow`").replace(span{ns.start, int(opt.End)}, "json")
 	default:
-		f := c.err("E0411", ns, "there is no format `%s`", n.Text).because("formats are `json`, `csv` and `arrow`")
-		if m := c.nearest(n.Text, []string{"json", "csv", "arrow"}); m != "" {
+		f := c.err("E0411", ns, "there is no format `%s`", n.Text).because("formats are `json`, `csv`, `arrow`, `lines` and `regex`")
+		if m := c.nearest(n.Text, []string{"json", "csv", "arrow", "lines", "regex"}); m != "" {
 			f.replace(ns, m)
 		} else {
 			f.replace(ns, "json")
@@ -363,9 +367,12 @@ func (c *checker) declareTopic(s *symbol) {
 	if t.Partitions == 0 {
 		t.Partitions = c.opts.Partitions
 	}
-	if o.format == plan.FormatCSV {
-		c.csvColumns(cols, func(i int) span { return c.nameSpan(d.Schema.Fields[i].Name) }, len(cols) == len(d.Schema.Fields))
-	}
+	c.formatColumns(t, o, func(i int) span {
+		if len(cols) != len(d.Schema.Fields) {
+			return span{}
+		}
+		return c.nameSpan(d.Schema.Fields[i].Name)
+	})
 	if ok {
 		t.Key = c.keyColumns(o.key, cols)
 	}
@@ -383,17 +390,13 @@ func (c *checker) declareTopic(s *symbol) {
 	}
 }
 
-// csvColumns reports columns that one CSV field cannot hold.
-func (c *checker) csvColumns(cols []plan.Column, at func(int) span, located bool) {
+// plainColumns reports columns that have parts; holder is what would have to hold them, and record what a record is.
+func (c *checker) plainColumns(cols []plan.Column, holder, record string, at func(int) span) {
 	for i, col := range cols {
 		switch col.Type.Kind {
 		case scalar.KindList, scalar.KindMap, scalar.KindStruct:
-			where := span{}
-			if located {
-				where = at(i)
-			}
-			c.err("E0412", where, "a CSV field cannot hold column `%s`, which is %s", col.Name, TypeString(col.Type)).
-				because("one record is one line of plain values").
+			c.err("E0412", at(i), "%s cannot hold column `%s`, which is %s", holder, col.Name, TypeString(col.Type)).
+				because("%s", record).
 				fix("use `format json`, or select its parts as columns")
 		}
 	}

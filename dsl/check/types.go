@@ -221,7 +221,7 @@ func (c *checker) timeSpelling(t *syntax.TypeExpr, at span, col *plan.Column) bo
 			f.replace(at, `time("`+better+`")`+question(t.Nullable))
 			return false
 		}
-		f.fix("letters are yyyy MM dd HH mm ss SSS, or one of the units s, ms, us, ns")
+		f.fix("letters are yyyy MM MMM dd d HH mm ss SSS XXX XX, or one of the units s, ms, us, ns")
 		return false
 	}
 	if len(t.Strings) == 2 {

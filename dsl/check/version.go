@@ -23,6 +23,9 @@ func version(p *plan.Pipeline) string {
 	fmt.Fprintf(&b, "semantics %d\n", semantics)
 	src := p.Source
 	fmt.Fprintf(&b, "from %q format %d derived %v key %s\n", src.Name, src.Format, src.Derived, keyNames(src.Schema.Columns, src.Key))
+	if src.Pattern != "" {
+		fmt.Fprintf(&b, "pattern %q\n", src.Pattern)
+	}
 	if src.Table {
 		b.WriteString("from a table\n")
 	}

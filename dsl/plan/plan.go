@@ -51,6 +51,8 @@ const (
 	FormatJSON
 	FormatCSV
 	FormatArrow // columns; rows that come as records are JSON, and so are those that a Kafka client gets
+	FormatLines // the record's value is the one column
+	FormatRegex // columns are the named groups of Topic.Pattern
 )
 
 // A Topic is a stored topic: a declared source or what a pipeline writes.
@@ -60,6 +62,7 @@ type Topic struct {
 	Schema     Schema
 	Key        []int // columns of the key, indexes into Schema.Columns
 	Format     Format
+	Pattern    string        // FormatRegex: a regular expression with a named group for each column
 	Partitions int           // 0: the server's default, or the input's count
 	Retain     time.Duration // 0: no limit
 	Time       TimeSpec

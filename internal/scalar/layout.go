@@ -76,7 +76,8 @@ func ZoneOffset(ns int64, loc *time.Location) int64 {
 }
 
 // A Layout is a compiled pattern for times. Letters: yyyy MM dd HH mm ss, S for each fraction digit
-// (one to nine), XXX for the offset (`Z` or `+08:00`). Text in single quotes stands for itself, two
+// (one to nine), XXX for the offset (`Z` or `+08:00`), XX for it without colon (`+0800`), MMM for the month's English name in
+// three letters, d for the day without a leading zero (a space before it is read too, as system logs have it). Text in single quotes stands for itself, two
 // quotes are one; T, Z and everything that is not a letter need no quotes.
 type Layout struct{ items []layoutItem }
 
@@ -121,10 +122,10 @@ func ParseLayout(text string) (*Layout, error) {
 			word := text[i : i+n]
 			switch {
 			case word == "yyyy" || word == "MM" || word == "dd" || word == "HH" || word == "mm" || word == "ss",
-				c == 'S' && n <= 9, word == "XXX":
+				c == 'S' && n <= 9, word == "XXX", word == "XX", word == "MMM", word == "d":
 				l.items = append(l.items, layoutItem{field: c, digits: n})
 			default:
-				return nil, fmt.Errorf("layout `%s`: `%s` has no meaning; there are yyyy MM dd HH mm ss SSS XXX", text, word)
+				return nil, fmt.Errorf("layout `%s`: `%s` has no meaning; there are yyyy MM MMM dd d HH mm ss SSS XXX XX", text, word)
 			}
 			i += n
 		}
@@ -137,9 +138,9 @@ func ParseLayout(text string) (*Layout, error) {
 
 // layoutWords are how other languages write the parts of a layout, longest first.
 var layoutWords = strings.NewReplacer(
-	"2006", "yyyy", "01", "MM", "02", "dd", "15", "HH", "04", "mm", "05", "ss", ".000", ".SSS",
+	"2006", "yyyy", "Jan", "MMM", "-0700", "XX", "01", "MM", "02", "dd", "15", "HH", "04", "mm", "05", "ss", ".000", ".SSS",
 	"YYYY", "yyyy", "DD", "dd", "hh24", "HH", "HH24", "HH", "hh", "HH", "MI", "mm", "mi", "mm", "SSS", "SSS", "SS", "ss", "fff", "SSS",
-	"%Y", "yyyy", "%m", "MM", "%d", "dd", "%H", "HH", "%M", "mm", "%S", "ss", "%F", "yyyy-MM-dd", "%T", "HH:mm:ss",
+	"%Y", "yyyy", "%m", "MM", "%d", "dd", "%H", "HH", "%M", "mm", "%S", "ss", "%b", "MMM", "%z", "XX", "%F", "yyyy-MM-dd", "%T", "HH:mm:ss",
 )
 
 // SuggestLayout turns a layout of another language into one that means the same here, or gives "".
@@ -188,8 +189,16 @@ func (l *Layout) appendAt(dst []byte, sec, frac, offset int64) []byte {
 		case 'y':
 			dst = appendInt(dst, year, 4)
 		case 'M':
+			if it.digits == 3 {
+				dst = append(dst, monthNames[3*month-3:3*month]...)
+				continue
+			}
 			dst = append(dst, byte('0'+month/10), byte('0'+month%10))
 		case 'd':
+			if it.digits == 1 && day < 10 {
+				dst = append(dst, byte('0'+day))
+				continue
+			}
 			dst = append(dst, byte('0'+day/10), byte('0'+day%10))
 		case 'H':
 			h := clock / 3600
@@ -203,10 +212,69 @@ func (l *Layout) appendAt(dst []byte, sec, frac, offset int64) []byte {
 		case 'S':
 			dst = appendInt(dst, frac/int64pow10[9-it.digits], it.digits)
 		case 'X':
-			dst = appendOffset(dst, offset)
+			if it.digits == 2 {
+				dst = appendShortOffset(dst, offset)
+			} else {
+				dst = appendOffset(dst, offset)
+			}
 		}
 	}
 	return dst
+}
+
+// monthNames are the names of months in logs, three letters each.
+const monthNames = "JanFebMarAprMayJunJulAugSepOctNovDec"
+
+// appendShortOffset writes +0000.
+func appendShortOffset(dst []byte, offset int64) []byte {
+	sign := byte('+')
+	if offset < 0 {
+		sign, offset = '-', -offset
+	}
+	dst = appendInt(append(dst, sign), offset/3600, 2)
+	return appendInt(dst, offset/60%60, 2)
+}
+
+// cutShortOffset reads +0000.
+func cutShortOffset(s string) (off int64, rest string, ok bool) {
+	if s == "" || s[0] != '+' && s[0] != '-' {
+		return 0, s, false
+	}
+	h, rest, ok := cutNumber(s[1:], 2)
+	if !ok {
+		return 0, s, false
+	}
+	m, rest, ok := cutNumber(rest, 2)
+	if !ok || h > 23 || m > 59 {
+		return 0, s, false
+	}
+	off = h*3600 + m*60
+	if s[0] == '-' {
+		off = -off
+	}
+	return off, rest, true
+}
+
+// cutMonth reads the name of a month.
+func cutMonth(s string) (month int64, rest string, ok bool) {
+	if len(s) < 3 {
+		return 0, s, false
+	}
+	for i := 0; i < len(monthNames); i += 3 {
+		if monthNames[i:i+3] == s[:3] {
+			return int64(i/3 + 1), s[3:], true
+		}
+	}
+	return 0, s, false
+}
+
+// cutDay reads a day of one or two digits; a space stands for a leading zero.
+func cutDay(s string) (day int64, rest string, ok bool) {
+	s = strings.TrimPrefix(s, " ")
+	if day, rest, ok = cutNumber(s, 2); ok {
+		return day, rest, true
+	}
+	return cutNumber(s, 1)
 }
 
 func appendOffset(dst []byte, offset int64) []byte {
@@ -243,9 +311,17 @@ func (l *Layout) Parse(s string, loc *time.Location) (int64, Code) {
 		case 'y':
 			year, s, ok = cutNumber(s, 4)
 		case 'M':
-			month, s, ok = cutNumber(s, 2)
+			if it.digits == 3 {
+				month, s, ok = cutMonth(s)
+			} else {
+				month, s, ok = cutNumber(s, 2)
+			}
 		case 'd':
-			day, s, ok = cutNumber(s, 2)
+			if it.digits == 1 {
+				day, s, ok = cutDay(s)
+			} else {
+				day, s, ok = cutNumber(s, 2)
+			}
 		case 'H':
 			h, s, ok = cutNumber(s, 2)
 		case 'm':
@@ -257,7 +333,12 @@ func (l *Layout) Parse(s string, loc *time.Location) (int64, Code) {
 			frac *= int64pow10[9-it.digits]
 		case 'X':
 			zoned = true
-			if ok = s != ""; ok {
+			switch {
+			case it.digits == 2:
+				off, s, ok = cutShortOffset(s)
+			case s == "":
+				ok = false
+			default:
 				off, s, ok = cutOffset(s)
 			}
 		}

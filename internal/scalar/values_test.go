@@ -211,6 +211,17 @@ func TestTimesAndDurationsRoundTripAsText(t *testing.T) {
 		if got, c := l.Parse(s, time.UTC); c != CodeNone || got != ns {
 			t.Fatalf("%s reads as %d %v, want %d", s, got, c, ns)
 		}
+		log, err := ParseLayout("d/MMM/yyyy:HH:mm:ss.SSSSSSSSS XX")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s2 := string(log.Append(nil, ns, off))
+		if want := time.Unix(0, ns).In(loc).Format("2/Jan/2006:15:04:05.000000000 -0700"); s2 != want {
+			t.Fatalf("%s, want %s", s2, want)
+		}
+		if got, c := log.Parse(s2, time.UTC); c != CodeNone || got != ns {
+			t.Fatalf("%s reads as %d %v, want %d", s2, got, c, ns)
+		}
 		if want := time.Unix(0, ns).In(loc).Format("2006-01-02 15:04:05.000000000Z07:00"); s != want {
 			t.Fatalf("%s, want %s", s, want)
 		}

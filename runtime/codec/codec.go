@@ -15,6 +15,9 @@
 // "" in a string column that has no nulls; a quoted empty field is always "". Lists, maps and structs are
 // JSON in a field.
 //
+// Lines: the value is the one column. Regex: a column is the text of the group with its name, read as a CSV field is; a group
+// that took no part, or is empty in a column that is no string, is null.
+//
 // Raw: the columns key and value.
 //
 // Of a table, a record without value is a delete: a row whose columns hold nothing. A record that does not
@@ -31,6 +34,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 
 	"github.com/apache/arrow/go/v15/arrow"
 	"github.com/apache/arrow/go/v15/arrow/array"
@@ -77,6 +81,8 @@ type Decoder struct {
 	root      *object
 	line      csvLine
 	cols      *columnsIn // of format arrow
+	regex     *regexp.Regexp
+	groups    []int // of each column
 	partition int32
 	reader    record.Reader
 
@@ -128,6 +134,14 @@ func NewDecoder(t *plan.Topic, needed []bool, alloc memory.Allocator) (*Decoder,
 	}
 	switch t.Format {
 	case plan.FormatRaw, plan.FormatCSV:
+	case plan.FormatLines:
+		if len(schema) != 1 {
+			return nil, fmt.Errorf("%w: %s holds lines and has %d columns", ErrTopic, t.Name, len(schema))
+		}
+	case plan.FormatRegex:
+		if err := d.compile(t); err != nil {
+			return nil, err
+		}
 	case plan.FormatJSON, plan.FormatArrow:
 		names := make([]string, len(schema))
 		for i, c := range schema {
@@ -334,6 +348,10 @@ func (d *Decoder) decode(key, value []byte) bool {
 		return true
 	case plan.FormatCSV:
 		return d.decodeCSV(value)
+	case plan.FormatLines:
+		return d.decodeLine(value)
+	case plan.FormatRegex:
+		return d.decodeRegex(value)
 	}
 	return d.parse.record(d.root, value)
 }

@@ -103,6 +103,14 @@ func TestStoriesOfDecoding(t *testing.T) {
 		fmt.Fprintf(&story, "----\n%s\n", show(d, topic))
 		d.Close()
 	}
+	logs := &plan.Topic{Name: "log", Format: plan.FormatRegex, Pattern: `^(?P<ip>[^ ]*) (?P<user>[^ ]*)? ?\[(?P<at>[^\]]+)\] (?:(?P<bytes>-?[0-9]+)|-)( (?P<rest>.*))?`, Schema: plan.Schema{Columns: []plan.Column{
+		col("ip", scalar.TypeString), timeColumn("at", "dd/MMM/yyyy:HH:mm:ss XX", ""), col("bytes", scalar.TypeUint16.Null()), col("rest", scalar.TypeString), col("user", scalar.TypeString.Null()),
+	}}}
+	tell("A pattern takes text apart: a group that took no part is null, an empty one is an empty string.", logs,
+		"1.2.3.4 bob [10/Oct/2000:13:55:36 -0700] 17 and more", " [10/Oct/2000:13:55:36 +0000] - ü", "1.2.3.4 [10/Oct/2000:13:55:36 +0000] 17",
+		"1.2.3.4 [10/Okt/2000:13:55:36 +0000] 17 x", "1.2.3.4 [10/Oct/2000:13:55:36 +0000] 70000 x", "1.2.3.4", "", "1.2.3.4 [10/Oct/2000:13:55:36 +0000] - \xff")
+	tell("A line is the column.", &plan.Topic{Name: "lines", Format: plan.FormatLines, Schema: plan.Schema{Columns: []plan.Column{col("line", scalar.TypeString)}}},
+		"one, \"two\"", "", "\xff")
 	js, cs := everything(plan.FormatJSON), everything(plan.FormatCSV)
 	tell("Every kind of column, members in any order, unknown ones skipped.", js,
 		`{"id":1,"b":true,"i8":-128,"u8":255,"u64":18446744073709551615,"f":1e-7,"f32":0.1,"d":-12.5,"big":12345678901234567890123456789012345678}`,

@@ -17,7 +17,8 @@ import (
 func validUTF8(b []byte) bool { return utf8.Valid(b) }
 
 // An Encoder writes the values of a topic's records: JSON objects with the columns in order (of format arrow
-// too), or CSV lines without a line break. What it writes, a Decoder of the same topic reads back.
+// too), CSV lines without a line break, or the one column of a topic of lines (a null is no value: nil). What it writes, a
+// Decoder of the same topic reads back.
 type Encoder struct {
 	format plan.Format
 	cells  []cell
@@ -35,7 +36,7 @@ type cell struct {
 func NewEncoder(t *plan.Topic) (*Encoder, error) {
 	e := &Encoder{format: t.Format}
 	switch t.Format {
-	case plan.FormatJSON, plan.FormatCSV, plan.FormatArrow:
+	case plan.FormatJSON, plan.FormatCSV, plan.FormatArrow, plan.FormatLines:
 	case plan.FormatRaw:
 		if len(t.Schema.Columns) == 0 {
 			t = &plan.Topic{Name: t.Name, Schema: RawSchema()}
@@ -115,6 +116,11 @@ func (e *Encoder) Encode(dst []byte, b *operators.Batch, row int) ([]byte, scala
 			dst = append(dst, arr.Value(row)...)
 		}
 		return dst, scalar.CodeNone
+	case plan.FormatLines:
+		if operators.IsNull(b.Columns[0], row) {
+			return nil, scalar.CodeNone
+		}
+		return append(dst, operators.ValueAt(b.Columns[0], e.cells[0].t, row).S...), scalar.CodeNone
 	case plan.FormatCSV:
 		for i := range e.cells {
 			if i > 0 {
