@@ -307,7 +307,7 @@ func (a *Aggregate) restoreMember(t *state.Table, key, value []byte) error {
 	return nil
 }
 
-// memberRows and memberDirty count over all slots of a group table.
+// memberRows counts over all slots of a group table: the members, those that the store has, those that changed.
 func memberRows(t *state.Table) (rows, saved, dirty int) {
 	for _, m := range t.Subs() {
 		if m != nil {
