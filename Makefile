@@ -51,6 +51,8 @@ NEXMARK = $(shell sed -n 's|^// \(q[0-9]*\)$$|\1|p' internal/nexmark/queries.hr)
 bench: build ## measure: the figures of the README, then the package benchmarks
 	$(BIN) bench ingest --compare
 	$(BIN) bench ingest --client native
+	$(BIN) bench ingest --columns
+	$(BIN) bench ingest --columns --with-pipeline --rate 10000000 --seconds 60
 	$(BIN) bench latency
 	$(BIN) bench pipeline
 	for q in $(NEXMARK); do $(BIN) bench nexmark --query $$q || exit 1; done
@@ -61,6 +63,7 @@ bench: build ## measure: the figures of the README, then the package benchmarks
 bench-short: build ## run every benchmark for a moment, to prove that it works
 	$(BIN) bench ingest --seconds 2 --compare
 	$(BIN) bench ingest --seconds 2 --client native
+	$(BIN) bench ingest --seconds 2 --columns --with-pipeline --rate 200000
 	$(BIN) bench latency --seconds 2
 	$(BIN) bench pipeline --rows 200000
 	for q in $(NEXMARK); do $(BIN) bench nexmark --query $$q --events 20000 || exit 1; done

@@ -456,3 +456,23 @@ func (b *batch) finishFrame() {
 	}
 	b.framed(a)
 }
+
+// A Column is a name and a type of the language, such as "int64", "decimal(12,2)?" or "list<string>".
+type Column struct{ Name, Type string }
+
+// ColumnsSchema is the Arrow schema of columns. The error is ErrColumns.
+func ColumnsSchema(columns ...Column) (*arrow.Schema, error) {
+	cols := make([]columnar.Column, len(columns))
+	for i, c := range columns {
+		t, ok := scalar.ParseType(c.Type)
+		if !ok {
+			return nil, fmt.Errorf("%w: column %s has no type %q", ErrColumns, c.Name, c.Type)
+		}
+		cols[i] = columnar.Column{Name: c.Name, Type: t}
+	}
+	s, err := columnar.NewSchema(cols)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrColumns, err)
+	}
+	return s.Arrow(), nil
+}

@@ -93,6 +93,10 @@ stay. The other benchmarks kill, restart or fill a server of their own and refus
 		partitions(c, 1)
 		publish(c)
 		c.Flags().BoolVar(&o.Compare, "compare", false, "measure franz-go into an in-memory Kafka double too, for the ratio")
+		c.Flags().BoolVar(&o.Columns, "columns", false, "send rows of 43 B in columns, with client.Ingest, to a topic of format arrow")
+		c.Flags().IntVar(&o.Rate, "rate", 0, "with --columns: rows offered a second (default: as many as can be)")
+		c.Flags().BoolVar(&o.WithPipeline, "with-pipeline", false, "with --columns: a pipeline filters the rows meanwhile, and aggregates a tenth of them by country")
+		c.Flags().Int64Var(&o.RetainBytes, "retain-bytes", 0, "with --columns: bytes that the topic keeps (default 5 GiB)")
 	}, bench.Ingest)
 	one("latency", "Publish latency at a fixed rate, open loop", "latency --rate 20000 --size 1024 --seconds 60", func(c *cobra.Command) {
 		size(c, 1024)

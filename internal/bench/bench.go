@@ -60,6 +60,7 @@ type Report struct {
 	nexmarkReport
 	backlogReport
 	diskReport
+	columnsReport
 
 	Timeline []float64 `json:"timeline_ms,omitempty"` // worst latency of each slice of the run
 
@@ -114,6 +115,11 @@ type Options struct {
 	Connections int    // publishers; 0 is 1
 	Compare     bool   // measure franz-go into an in-memory Kafka double too
 	One         bool   // one record at a time; without Rate
+
+	// Of ingest.
+	Columns      bool  // rows in columns; Rate is rows a second, 0: as many as can be
+	WithPipeline bool  // with Columns: a pipeline reads meanwhile
+	RetainBytes  int64 // with Columns: what the topic keeps
 
 	// Keep leaves on Server what the benchmark has made there.
 	Keep bool
@@ -292,6 +298,7 @@ func (r *Report) Text() string {
 		line("ready after", "%.0f ms", r.StartMs)
 	}
 	r.nexmarkReport.text(line)
+	r.columnsReport.text(line)
 	r.replayText(line)
 	r.backlogText(line)
 	if r.DiskSyncMs > 0 {

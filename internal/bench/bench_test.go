@@ -58,6 +58,8 @@ func TestEveryBenchmarkMeasures(t *testing.T) {
 		{"ingest", Ingest, Options{Seconds: 1}, []string{"messages_per_second", "bytes_per_second", "cpu_seconds"}},
 		{"latency", Latency, Options{Seconds: 1, Rate: 500, Size: 100, Client: ClientNative}, []string{"messages_per_second", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms"}},
 		{"ingest", Ingest, Options{Seconds: 1, Client: ClientNative, Connections: 2, Partitions: 2, Compare: true}, []string{"messages_per_second", "peer_messages_per_second"}},
+		{"ingest", Ingest, Options{Seconds: 1, Columns: true}, []string{"rows_per_second", "bytes_per_second"}},
+		{"ingest", Ingest, Options{Seconds: 1, Columns: true, WithPipeline: true, Rate: 200_000, Partitions: 2, RetainBytes: 8 << 20}, []string{"rows_per_second", "pipeline_rows_per_second", "pipeline_aggregated_rows_per_second"}},
 		{"latency", Latency, Options{Seconds: 1, One: true}, []string{"messages_per_second", "mean_ms", "max_ms", "messages"}},
 		{"replay", Replay, Options{Seconds: 1, Bytes: 2 << 20, Partitions: 2}, []string{"messages_per_second", "mean_ms", "fetches", "disk_read_bytes_per_second"}},
 		{"replay", Replay, Options{Bytes: 2 << 20, Client: ClientKgo, Cold: true}, []string{"messages_per_second", "p99_ms"}},

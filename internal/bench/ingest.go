@@ -137,6 +137,12 @@ func Ingest(ctx context.Context, o Options) (rep *Report, err error) {
 	if err := o.validate("ingest", false); err != nil {
 		return nil, err
 	}
+	if o.Columns {
+		return columns(ctx, o)
+	}
+	if o.WithPipeline || o.RetainBytes > 0 {
+		return nil, optionErrorf("--with-pipeline and --retain-bytes go with --columns")
+	}
 	o.Size, o.Seconds, o.Partitions = cmp.Or(o.Size, 100), cmp.Or(o.Seconds, 10), cmp.Or(o.Partitions, 1)
 	o.publishDefaults()
 	r := &Report{Name: "ingest", RecordBytes: o.Size, Partitions: o.Partitions, Client: o.Client, Connections: o.Connections, Durability: o.Durability, WarmSeconds: 1}

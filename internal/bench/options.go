@@ -32,6 +32,7 @@ var Bounds = []Bound{
 	{"active", 100_000},
 	{"rows", 1_000_000_000},
 	{"bytes", 64 << 30},
+	{"retain-bytes", 1 << 50},
 	{"connections", 1000},
 	{"events", 1_000_000_000},
 	{"event-rate", 1_000_000_000},
@@ -63,6 +64,8 @@ func (o *Options) value(flag string) int64 {
 		return int64(o.Rows)
 	case "bytes":
 		return o.Bytes
+	case "retain-bytes":
+		return o.RetainBytes
 	case "events":
 		return o.Events
 	case "event-rate":
