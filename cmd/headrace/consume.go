@@ -38,8 +38,9 @@ Offsets (-O): start, end, N (an offset), +N (N after the start), -N (the last N 
 partition), @TIME (the first record at or after a time: RFC 3339, milliseconds since 1970, or a duration
 ago such as @-1h). With -g they are where a group begins that has committed nothing yet.
 
-With -f, and without it, a null value (a tombstone) and an empty one look the same: nothing. -o json tells
-them apart: a tombstone is null, an empty value is "".`,
+A record without value, which deletes its key from a table, is shown as (deleted) and its key. With -f a null
+value and an empty one look the same: nothing. -o json tells them apart: a tombstone is null, an empty value
+is "".`,
 		Example: `  headrace consume hub_hours -n 5
   headrace consume delayed --follow -f '%k %v\n'
   headrace consume flights -p 0 -O -10 -o json`,
@@ -404,6 +405,10 @@ func (a *app) recordPrinter(f *consumeFlags) (func(*bufio.Writer, *kgo.Record) e
 	}
 	var buf []byte
 	return func(w *bufio.Writer, r *kgo.Record) error {
+		if f.format == "" && r.Value == nil && r.Key != nil {
+			_, err := fmt.Fprintf(w, "(deleted) %s\n", r.Key)
+			return err
+		}
 		buf = format.AppendRecord(buf[:0], r)
 		_, err := w.Write(buf)
 		return err
