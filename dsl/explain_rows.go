@@ -37,9 +37,12 @@ func (e *explainer) top(st *plan.Stage, cols []plan.Column) {
 	if len(t.Group) > 0 {
 		text += " per " + listText(names(st.Out.Columns, t.Group))
 	}
-	if t.Window.Kind != 0 {
+	switch {
+	case t.Update:
+		text += ", a table of the best so far"
+	case t.Window.Kind != 0:
 		text += ", window " + t.Window.Text()
-	} else {
+	default:
 		text += ", window of the row"
 	}
 	e.line("%-8s %s%s", st.Word, text, shuffleText(st.Shuffle))
@@ -63,6 +66,10 @@ func rowStates(p *plan.Pipeline) (out []string) {
 		st := &p.Stages[i]
 		if t := st.Top; t != nil {
 			until := "until the window of the row ends"
+			if t.Update {
+				out = append(out, "forever, "+rowsText(t.N, st)+" x groups")
+				continue
+			}
 			if t.Window.Kind != 0 {
 				until = fmt.Sprintf("until the window ends (%s + lag %s)", durationText(t.Window.Size), durationText(p.Source.Time.Lag))
 			}
@@ -77,6 +84,10 @@ func rowStates(p *plan.Pipeline) (out []string) {
 		}
 		if d := st.Dedup; d != nil {
 			text := "forever, about 40 B x keys"
+			if d.Last {
+				out = append(out, text)
+				continue
+			}
 			if d.Within > 0 {
 				text = "for " + durationText(d.Within) + ", about 40 B x keys"
 			}
@@ -100,6 +111,11 @@ func rowsText(n int, st *plan.Stage) string {
 
 func (e *explainer) dedup(st *plan.Stage, cols []plan.Column) {
 	d := st.Dedup
+	if d.Last {
+		e.line("%-8s by %s, a table of the last row%s", st.Word, listText(names(st.Out.Columns, d.Group)), shuffleText(st.Shuffle))
+		e.added(d.Grouping, cols)
+		return
+	}
 	e.line("%-8s by %s, the first row passes%s%s", st.Word, listText(names(st.Out.Columns, d.Group)), withinText(d.Within, d.Idle), shuffleText(st.Shuffle))
 	e.added(d.Grouping, cols)
 }

@@ -521,6 +521,7 @@ func (c *chain) watermark() operators.EventTime {
 // whether everything that the watermark closes has been emitted; if not, the next step goes on from there.
 func (c *chain) advance(limit int) (done bool) {
 	defer func() { c.unfinished = !done }()
+	defer c.settle()
 	w := c.watermark()
 	for _, s := range c.stages {
 		for {

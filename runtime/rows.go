@@ -64,7 +64,7 @@ func buildTop(low lowering, input plan.Schema, st *plan.Stage, o stageOptions, a
 		return nil, err
 	}
 	opts := top.Options{
-		Rows: shape, N: t.N, Ties: t.Ties, Rank: t.Rank, Size: t.Window.Size, Every: t.Window.Every,
+		Rows: shape, N: t.N, Ties: t.Ties, Rank: t.Rank, Update: t.Update, Size: t.Window.Size, Every: t.Window.Every,
 		Start: t.Start, End: t.End, EmitRows: o.emitRows,
 	}
 	for i, x := range t.Order {
@@ -79,7 +79,7 @@ func buildDedup(low lowering, input plan.Schema, st *plan.Stage, o stageOptions,
 	if err != nil {
 		return nil, err
 	}
-	return dedup.New(dedup.Options{Rows: shape, Within: st.Dedup.Within, Idle: st.Dedup.Idle, Single: o.single, EmitRows: o.emitRows})
+	return dedup.New(dedup.Options{Rows: shape, Within: st.Dedup.Within, Idle: st.Dedup.Idle, Last: st.Dedup.Last, Single: o.single, EmitRows: o.emitRows})
 }
 
 // account counts the rows of a stage that holds rows back and later gives each of them away, up or drops
@@ -92,4 +92,13 @@ func (s *stageRun) account() bool {
 		n.Filtered = n.In - n.Out - n.Late - n.Failed - n.Held
 	}
 	return ok
+}
+
+// settle lets the stages give away what they must before their state is saved, when a step ends early.
+func (c *chain) settle() {
+	for _, s := range c.stages {
+		if t, ok := s.op.(*top.Top); ok {
+			t.Settle(s)
+		}
+	}
 }

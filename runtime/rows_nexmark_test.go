@@ -26,6 +26,8 @@ stream bid = from nexmark |> where bid != nil |> unwrap bid
 stream hot = from bid |> agg num = count() by auction window hop(10s every 2s)
 topic q5 = from hot |> top 1 ties by num desc per window |> select window_start, auction, num
 topic q7 = from bid |> top 1 ties by price desc window tumble(10s) |> select auction, price, bidder, ts, extra
+table q18 = from bid |> dedup by bidder, auction keep last state forever
+table q19 = from bid |> top 10 by price desc, ts asc per auction rank rank_number emit update state forever
 `
 
 // nexmarkBids writes the first events of the known data set to the partitions in turn, and gives the bids.
@@ -62,19 +64,38 @@ func nexmarkBids(t *testing.T, r *rig, events int64) (bids []nexmark.Bid) {
 func columnsOf(t *testing.T, r *rig, topic string, columns ...string) (out []string) {
 	for p := range int(r.topic(topic).Partitions) {
 		for _, w := range r.rows(topic, p) {
-			var row map[string]json.RawMessage
-			if err := json.Unmarshal([]byte(w.value), &row); err != nil {
-				t.Fatal(err)
-			}
-			var b strings.Builder
-			for _, c := range columns {
-				fmt.Fprintf(&b, "%s ", row[c])
-			}
-			out = append(out, strings.TrimSpace(b.String()))
+			out = append(out, valuesOf(t, w.value, columns))
 		}
 	}
 	slices.Sort(out)
 	return out
+}
+
+// latestOf is columnsOf the last row of each key.
+func latestOf(t *testing.T, r *rig, topic string, columns ...string) (out []string) {
+	latest := map[string]string{}
+	for p := range int(r.topic(topic).Partitions) {
+		for _, w := range r.rows(topic, p) {
+			latest[w.key] = w.value
+		}
+	}
+	for _, value := range latest {
+		out = append(out, valuesOf(t, value, columns))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func valuesOf(t *testing.T, value string, columns []string) string {
+	var row map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(value), &row); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, c := range columns {
+		fmt.Fprintf(&b, "%s ", row[c])
+	}
+	return strings.TrimSpace(b.String())
 }
 
 func timeOf(ms int64) string { return time.UnixMilli(ms).UTC().Format(`"2006-01-02T15:04:05.999Z"`) }
@@ -88,7 +109,7 @@ func TestTheBestRowsOfNexmark(t *testing.T) {
 	r := newRig(t, runtime.Options{})
 	r.apply("n", rowsOfNexmark)
 	bids := nexmarkBids(t, r, events)
-	r.ended("n/q5", "n/q7")
+	r.ended("n/q5", "n/q7", "n/q18", "n/q19")
 
 	counts := map[int64]map[int64]int64{}
 	best := map[int64][]nexmark.Bid{}
@@ -132,11 +153,39 @@ func TestTheBestRowsOfNexmark(t *testing.T) {
 	if got := columnsOf(t, r, "q7", "auction", "price", "bidder", "ts"); !slices.Equal(got, q7) {
 		t.Errorf("q7 has %d rows, want %d:\n%.600s\n%.600s", len(got), len(q7), fmt.Sprint(got), fmt.Sprint(q7))
 	}
-	for _, n := range []string{"n/q5", "n/q7"} {
+	for _, n := range []string{"n/q5", "n/q7", "n/q18", "n/q19"} {
 		checkCounters(t, r.status(n))
+	}
+	last, prices := map[[2]int64]nexmark.Bid{}, map[int64][]int64{}
+	sum := int64(0)
+	for _, b := range bids {
+		last[[2]int64{b.Bidder, b.Auction}] = b
+		prices[b.Auction] = append(prices[b.Auction], b.Price)
+	}
+	var q18, q19 []string
+	for _, b := range last {
+		q18 = append(q18, fmt.Sprint(b.Bidder, " ", b.Auction, " ", b.Price, " ", timeOf(b.Time)))
+		sum += b.Price
+	}
+	for auction, l := range prices {
+		slices.SortFunc(l, func(a, b int64) int { return int(b - a) })
+		for i, p := range l[:min(len(l), 10)] {
+			q19 = append(q19, fmt.Sprint(auction, " ", i+1, " ", p))
+		}
+	}
+	slices.Sort(q18)
+	slices.Sort(q19)
+	if got := latestOf(t, r, "q18", "bidder", "auction", "price", "ts"); !slices.Equal(got, q18) {
+		t.Errorf("q18 has %d rows, want %d:\n%.600s\n%.600s", len(got), len(q18), fmt.Sprint(got), fmt.Sprint(q18))
+	}
+	if got := latestOf(t, r, "q19", "auction", "rank_number", "price"); !slices.Equal(got, q19) {
+		t.Errorf("q19 has %d rows, want %d:\n%.600s\n%.600s", len(got), len(q19), fmt.Sprint(got), fmt.Sprint(q19))
 	}
 	if dir == "" {
 		return
+	}
+	if len(last) != 28186 || sum != 207874681492 {
+		t.Errorf("q18 is not the known answer: %d rows, %d", len(last), sum)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "expected", "nexmark.json"))
 	if err != nil {

@@ -62,7 +62,10 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 			}
 			st.Out, moved = r.extended(st.Out)
 			after := remap{moved: moved}
-			top.Group, top.Start, top.End = after.key(top.Group), after.column(top.Start), after.column(top.End)
+			top.Group = after.key(top.Group)
+			if top.Window.Kind == 0 && !top.Update {
+				top.Start, top.End = after.column(top.Start), after.column(top.End)
+			}
 			st.OutKey = after.key(st.OutKey)
 			st.Top = &top
 		case plan.StageDedup:
@@ -219,7 +222,7 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 		for _, o := range st.Top.Order {
 			mark(in, o.Expr)
 		}
-		if st.Top.Window.Kind == 0 {
+		if st.Top.Window.Kind == 0 && !st.Top.Update {
 			in[st.Top.Start], in[st.Top.End] = true, true
 		}
 	case plan.StageAggregate:

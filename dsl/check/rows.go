@@ -180,6 +180,12 @@ func (c *checker) top(f *flow, st *syntax.Stage) {
 	} else {
 		stage.Shuffle = true // the rows of all partitions meet
 	}
+	if t.Update {
+		lost = nil
+		stage.OutKey = append(append([]int(nil), g.Group...), len(cols)-1)
+		f.stream = plan.StreamTable
+		f.updates = &updating{why: "`top` gives the best rows so far", at: c.wordSpan(st.Pos)}
+	}
 	f.pushMerged(stage)
 	f.lost = lost
 }
@@ -187,6 +193,15 @@ func (c *checker) top(f *flow, st *syntax.Stage) {
 // topWindow finds what bounds the state of `top`.
 func (c *checker) topWindow(f *flow, st *syntax.Stage, clauses map[string]*syntax.Clause, t *plan.Top) bool {
 	per, win := clauses["per"], clauses["window"]
+	if c.topTable(st, clauses) {
+		t.Update = true
+		if !st.Ties && clauses["rank"] != nil {
+			return true
+		}
+		c.notBuilt("top", "a table of the best rows by their own keys", c.wordSpan(st.Pos), "only one by rank, without `ties`, is").
+			fix("say `rank place`, without `ties`")
+		return false
+	}
 	for _, w := range []string{"until", "state"} {
 		if cl := clauses[w]; cl != nil {
 			c.notBuilt("top", "`top` with `"+w+"`", span{int(cl.Pos), int(cl.End)}, "the best rows so far, in a table").
@@ -238,6 +253,13 @@ func (c *checker) topWindow(f *flow, st *syntax.Stage, clauses map[string]*synta
 	return true
 }
 
+// topTable says whether `top` makes a table of the best rows so far, for good.
+func (c *checker) topTable(st *syntax.Stage, clauses map[string]*syntax.Clause) bool {
+	keep, emit, per := clauses["state"], clauses["emit"], clauses["per"]
+	return keep != nil && keep.Mode == "forever" && emit != nil && emit.Emit != nil && emit.Emit.Word == "update" &&
+		clauses["window"] == nil && clauses["until"] == nil && (per == nil || !per.PerWindow)
+}
+
 func isTime(cols []plan.Column, i int) bool {
 	return i >= 0 && cols[i].Type.Kind == scalar.KindTime && !cols[i].Type.Nullable
 }
@@ -273,9 +295,12 @@ func writeGrouping(b *strings.Builder, g plan.Grouping, out []plan.Column, names
 func writeTop(b *strings.Builder, st *plan.Stage, names []string) {
 	t, out := st.Top, st.Out.Columns
 	fmt.Fprintf(b, "top %d ties %v", t.N, t.Ties)
-	if t.Window.Kind != 0 {
+	switch {
+	case t.Update:
+		b.WriteString(" update")
+	case t.Window.Kind != 0:
 		b.WriteString(" " + windowCanonical(t.Window))
-	} else {
+	default:
 		fmt.Fprintf(b, " window (%s, %s)", out[t.Start].Name, out[t.End].Name)
 	}
 	if t.Rank {
@@ -299,9 +324,16 @@ func (c *checker) dedup(f *flow, st *syntax.Stage) {
 	d := &plan.Dedup{}
 	good := true
 	if cl := clauses["keep"]; cl != nil && cl.Mode == "last" {
-		c.notBuilt("dedup", "`dedup` with `keep last`", span{int(cl.Pos), int(cl.End)}, "the latest row of each key, in a table").
-			fix("keep the first: `keep first`").replace(span{int(cl.Pos), int(cl.End)}, "keep first")
-		good = false
+		d.Last = true
+		for _, w := range []string{"within", "state"} {
+			if x := clauses[w]; x != nil && x.Mode != "forever" {
+				at := span{int(x.Pos), int(x.End)}
+				c.notBuilt("dedup", "`keep last` with `"+strings.TrimSpace(w+" "+x.Mode)+"`", at, "a row of a table that goes after a while").
+					fix("`state forever`, or keep the first").replace(at, "state forever")
+				d.Last = false
+			}
+		}
+		good = d.Last
 	}
 	if clauses["by"] == nil {
 		c.err("E0445", c.wordSpan(st.Pos), "`%s` needs `by`", st.Word).because("it says which rows are repetitions of each other").
@@ -319,6 +351,10 @@ func (c *checker) dedup(f *flow, st *syntax.Stage) {
 	if f.unknown || !good || !c.affordable(f, st, len(cols)) {
 		f.unknown = true
 		return
+	}
+	if d.Last {
+		f.stream = plan.StreamTable
+		f.updates = &updating{why: "`dedup` keeps the last row of each key", at: c.wordSpan(st.Pos)}
 	}
 	f.pushMerged(plan.Stage{
 		Kind: plan.StageDedup, Word: "dedup", Pos: c.src.pos(int(st.Pos)), Dedup: d,

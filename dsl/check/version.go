@@ -120,7 +120,7 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 	case plan.StageTop:
 		writeTop(b, st, names)
 	case plan.StageDedup:
-		fmt.Fprintf(b, "dedup within %s idle %v\n", durationText(int64(st.Dedup.Within)), st.Dedup.Idle)
+		fmt.Fprintf(b, "dedup within %s idle %v last %v\n", durationText(int64(st.Dedup.Within)), st.Dedup.Idle, st.Dedup.Last)
 		writeGrouping(b, st.Dedup.Grouping, st.Out.Columns, names)
 	case plan.StageAggregate:
 		a := st.Agg

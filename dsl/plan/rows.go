@@ -28,6 +28,7 @@ type Top struct {
 	Start  int // columns of Out with the window of a row, if Window is none
 	End    int
 	Rank   bool
+	Update bool // a table of the best rows so far, by Group and the rank; there is no window
 }
 
 // A SortExpr is one part of an order. Null comes last, whatever the direction.
@@ -41,5 +42,6 @@ type SortExpr struct {
 type Dedup struct {
 	Grouping
 	Within time.Duration // how long others of its group are repetitions of a row; 0: for ever
+	Last   bool          // instead, a table of the last row of each group, by Group; Within is 0
 	Idle   bool          // Within counts from the last row of the group, not from the one that passed
 }

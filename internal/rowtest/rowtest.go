@@ -67,6 +67,7 @@ func Random(rng *rand.Rand, partitions, n int, lag, disorder int64, values func(
 
 // A Run is what left an operator.
 type Run struct {
+	Keys []string // of the rows of Out
 	Out  []string // "@time key: columns", as JSON
 	Late []string // "partition/offset"
 }
@@ -110,6 +111,7 @@ func (s sink) Emit(b *operators.Batch) {
 		for c, arr := range b.Columns {
 			values = append(values, operators.ValueAt(arr, s.types[c], i))
 		}
+		s.Keys = append(s.Keys, string(b.Key[i]))
 		s.Out = append(s.Out, Line(b.Time[i], b.Key[i], values, s.types))
 		if o := b.Origin(i); o.Topic == "src" && o.Offset < 0 || len(o.Value) == 0 {
 			s.t.Errorf("origin %+v", o)
@@ -168,6 +170,7 @@ type Options struct {
 	Out   []scalar.Type // of what leaves
 	New   func(alloc memory.Allocator) operators.Stateful
 	Lag   int64
+	Step  bool // Advance comes before every Changes, as in a pipeline
 }
 
 // Do runs rows in a random way.
@@ -232,6 +235,9 @@ func Do(t testing.TB, rng *rand.Rand, o Options, rows [][]Row) Run {
 			}
 		}
 		if rng.IntN(4) == 0 {
+			if o.Step {
+				op.Advance(low, out)
+			}
 			save()
 			if rng.IntN(3) == 0 { // a restart
 				op.Close()

@@ -1,4 +1,5 @@
-// Package dedup lets the first row of each key pass and drops its repetitions.
+// Package dedup lets the first row of each key pass and drops its repetitions, or makes a table of the last
+// row of each key.
 //
 // Which row is first goes by (event time, partition, offset), so a row is held until the watermark has
 // passed it, and then judged in that order: whatever the batches, steps and the order of partitions, the
@@ -40,6 +41,9 @@ type Options struct {
 	Within time.Duration
 	Idle   bool
 	Single bool // all rows come from one partition
+	// Last makes a table of the last row of each key instead, by (event time, partition, offset): each
+	// row that is later than those before leaves when it comes, and takes their place. Within is zero.
+	Last bool
 
 	// EmitRows bounds the rows that are judged, and the keys that are forgotten, in one Advance; More tells
 	// that some are left. Zero: no bound.
@@ -67,11 +71,14 @@ var _ operators.Stateful = (*Dedup)(nil)
 
 // New makes a Dedup without state. Errors: ErrOptions.
 func New(o Options) (*Dedup, error) {
-	if o.Within < 0 || o.Idle && o.Within == 0 || o.EmitRows < 0 {
+	if o.Within < 0 || o.Last && o.Within > 0 || o.Idle && o.Within == 0 || o.EmitRows < 0 {
 		return nil, fmt.Errorf("%w: within %v", ErrOptions, o.Within)
 	}
 	d := &Dedup{o: o, span: int64(o.Within), w: operators.MinEventTime, seen: state.NewWindows(1)}
 	d.width = max(1, (d.span+parts-1)/parts)
+	if o.Last {
+		d.seen = state.NewWindows(lastCells)
+	}
 	d.held = rows.NewBuffer(&d.o.Rows, o.Single)
 	d.build, d.gone = d.o.Rows.NewBuilder(), d.o.Rows.NewBuilder()
 	return d, nil
@@ -92,8 +99,16 @@ func (d *Dedup) Process(b *operators.Batch, out operators.Emitter) {
 			errs = errs[1:]
 			continue
 		}
-		d.held.Hold(d.o.Rows.NewRow(full, i, place, groups[i]))
+		r := d.o.Rows.NewRow(full, i, place, groups[i])
+		if !d.o.Last {
+			d.held.Hold(r)
+			continue
+		}
+		if d.judge(r); d.build.Rows() == chunkRows {
+			d.flush(out)
+		}
 	}
+	d.flush(out)
 }
 
 // Held is the number of rows that wait for the watermark.
@@ -150,6 +165,10 @@ func (d *Dedup) judge(r *rows.Row) {
 		d.name = append(append(d.name, 1), r.Group...)
 	}
 	hash := state.Hash(d.name)
+	if d.o.Last {
+		d.replace(r, hash)
+		return
+	}
 	ts := r.Place.Time
 	t, p, since := d.find(hash, r.At())
 	switch {
@@ -167,6 +186,28 @@ func (d *Dedup) judge(r *rows.Row) {
 		d.remember(d.table(ts), hash, ts)
 		d.build.Add(r, ts)
 	}
+}
+
+// lastCells are the time, partition, offset and number of the last row of a key.
+const lastCells = 4
+
+// replace lets a row pass that is the last of its key so far.
+func (d *Dedup) replace(r *rows.Row, hash uint32) {
+	t := d.seen.Get(0)
+	if p, ok := t.Find(hash, d.name); ok && r.Place.Compare(placeOf(t.Cells(p))) < 0 {
+		return
+	}
+	p, _ := t.Upsert(hash, d.name)
+	setPlace(t.Cells(p), r.Place)
+	d.build.Add(r, r.Place.Time)
+}
+
+func placeOf(c []uint64) rows.Place {
+	return rows.Place{Time: int64(c[0]), Partition: int32(c[1]), Offset: int64(c[2]), Nth: uint32(c[3])}
+}
+
+func setPlace(c []uint64, p rows.Place) {
+	c[0], c[1], c[2], c[3] = uint64(p.Time), uint64(p.Partition), uint64(p.Offset), uint64(p.Nth)
 }
 
 // find looks for the key in d.name among those that are remembered at a time.
@@ -280,7 +321,7 @@ func (d *Dedup) ChangedRows() int { return d.held.Changed() + d.seen.Dirty() }
 
 // State rows are held rows, and
 //
-//	key  's' start(8) name     value  version(1) time(8)
+//	key  's' start(8) name     value  version(1) time(8), or with Last the place(24) of the row
 //
 // big-endian with the sign bit flipped. The name is a byte, 0 for the null key and else 1, and the encoded
 // key.
@@ -301,7 +342,12 @@ func (d *Dedup) Changes(put func(key, value []byte)) {
 				return
 			}
 			n := len(d.save)
-			d.save = rows.AppendTime(append(d.save, seenVersion), int64(t.Cells(p)[0]))
+			d.save = append(d.save, seenVersion)
+			if d.o.Last {
+				d.save = placeOf(t.Cells(p)).Append(d.save)
+			} else {
+				d.save = rows.AppendTime(d.save, int64(t.Cells(p)[0]))
+			}
 			put(d.save[:n:n], d.save[n:])
 		})
 	}
@@ -318,7 +364,11 @@ func (d *Dedup) Restore(key, value []byte) error {
 		d.places.Restored(r.Place)
 		return nil
 	}
-	if len(key) < 10 || key[0] != rowSeen || len(value) != 9 || value[0] != seenVersion {
+	size := 9
+	if d.o.Last {
+		size = 1 + rows.PlaceBytes
+	}
+	if len(key) < 10 || key[0] != rowSeen || len(value) != size || value[0] != seenVersion {
 		return fmt.Errorf("%w: key of a dedup", rows.ErrState)
 	}
 	start, since := rows.ReadTime(key[1:]), rows.ReadTime(value[1:])
@@ -327,7 +377,13 @@ func (d *Dedup) Restore(key, value []byte) error {
 	}
 	t := d.seen.Get(start)
 	p, _ := t.Upsert(state.Hash(key[9:]), key[9:])
-	t.Cells(p)[0] = uint64(since)
+	if d.o.Last {
+		place := rows.ReadPlace(value[1:])
+		setPlace(t.Cells(p), place)
+		d.places.Restored(place)
+	} else {
+		t.Cells(p)[0] = uint64(since)
+	}
 	t.MarkSaved(p)
 	return nil
 }

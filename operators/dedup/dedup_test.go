@@ -103,6 +103,53 @@ func TestTheFirstRowOfAKeyPasses(t *testing.T) {
 	}
 }
 
+func TestTheLastRowOfAKeyStays(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 10))
+		n, lag := 1+rng.IntN(3), rng.Int64N(12)
+		o := dedup.Options{Last: true, EmitRows: rng.IntN(6), Single: n == 1}
+		o.Rows = rows.Shape{Types: types, Names: names, Kept: len(types), Group: []int{0}, Topic: "src"}
+		data := rowtest.Random(rng, n, 60, lag, rng.Int64N(20), func() []scalar.Value {
+			return []scalar.Value{scalar.String([]string{"a", "b", "", "d", "e"}[rng.IntN(5)]), scalar.Int(rng.Int64()), scalar.List()}
+		})
+		last := map[string]*rowtest.Row{}
+		for p := range data {
+			for i := range data[p] {
+				r := &data[p][i]
+				old := last[r.Values[0].S]
+				if old == nil || old.Time < r.Time || old.Time == r.Time && (old.Partition < r.Partition || old.Partition == r.Partition && old.Offset <= r.Offset) {
+					last[r.Values[0].S] = r
+				}
+			}
+		}
+		run := rowtest.Options{Types: types, Out: types, Lag: lag, New: func(alloc memory.Allocator) operators.Stateful {
+			opts := o
+			opts.Rows.Alloc = alloc
+			op, err := dedup.New(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return op
+		}}
+		for range 3 {
+			got := rowtest.Do(t, rng, run, data)
+			table := map[string]string{}
+			for i, key := range got.Keys {
+				table[key] = got.Out[i]
+			}
+			if len(table) != len(last) || len(got.Late) > 0 {
+				t.Fatalf("seed %d: %d keys of %d, %d late", seed, len(table), len(last), len(got.Late))
+			}
+			for k, r := range last {
+				if want := rowtest.Line(r.Time, []byte(k), r.Values, types); table[k] != want {
+					t.Fatalf("seed %d: %s, want %s", seed, table[k], want)
+				}
+			}
+		}
+		rowtest.Garble(t, rng, run, data)
+	}
+}
+
 // A single partition in order waits for nothing.
 func TestRowsInOrderPassAtOnce(t *testing.T) {
 	op, err := dedup.New(dedup.Options{

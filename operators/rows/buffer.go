@@ -52,14 +52,14 @@ const HeldRow = 'h'
 func (b *Buffer) Hold(r *Row) {
 	p := r.Place
 	p.Time = r.At()
-	r.Key = p.Append(append(make([]byte, 0, 1+placeBytes), HeldRow))
+	r.Key = p.Append(append(make([]byte, 0, 1+PlaceBytes), HeldRow))
 	b.changes.Add(&r.Kept)
 	heap.Push(&b.rows, r)
 }
 
 // Restore gives back a row that Flush once gave. Errors: ErrState.
 func (b *Buffer) Restore(key, value []byte) (*Row, error) {
-	if len(key) != 1+placeBytes || key[0] != HeldRow {
+	if len(key) != 1+PlaceBytes || key[0] != HeldRow {
 		return nil, fmt.Errorf("%w: key of a held row", ErrState)
 	}
 	r, err := b.shape.Restore(key, value)

@@ -98,8 +98,8 @@ func (p Place) Compare(q Place) int {
 	return cmp.Or(cmp.Compare(p.Time, q.Time), cmp.Compare(p.Partition, q.Partition), cmp.Compare(p.Offset, q.Offset), cmp.Compare(p.Nth, q.Nth))
 }
 
-// placeBytes is the length of an encoded place.
-const placeBytes = 24
+// PlaceBytes is the length of an encoded place.
+const PlaceBytes = 24
 
 // Append appends the place so that the bytes order like places.
 func (p Place) Append(dst []byte) []byte {
@@ -110,7 +110,7 @@ func (p Place) Append(dst []byte) []byte {
 }
 
 // ReadPlace decodes what Append wrote; b has at least PlaceBytes.
-func readPlace(b []byte) Place {
+func ReadPlace(b []byte) Place {
 	return Place{
 		Time: ReadTime(b), Partition: int32(binary.BigEndian.Uint32(b[8:]) ^ 1<<31),
 		Offset: ReadTime(b[12:]), Nth: binary.BigEndian.Uint32(b[20:]),
@@ -299,12 +299,12 @@ func (s *Shape) NewRow(full *operators.Batch, i int, place Place, group []byte) 
 
 // parse takes a value apart; the row keeps it.
 func (r *Row) parse(v []byte) error {
-	if len(v) < 2+placeBytes+8 || v[0] != rowVersion {
+	if len(v) < 2+PlaceBytes+8 || v[0] != rowVersion {
 		return fmt.Errorf("%w: version or length", ErrState)
 	}
 	flags, b := v[1], v[2:]
-	r.Value, r.Place, r.Behind = v, readPlace(b), ReadTime(b[placeBytes:])
-	b = b[placeBytes+8:]
+	r.Value, r.Place, r.Behind = v, ReadPlace(b), ReadTime(b[PlaceBytes:])
+	b = b[PlaceBytes+8:]
 	for at, to := range []*[]byte{&r.Group, &r.record, &r.origin} {
 		n, k := binary.Uvarint(b)
 		if k <= 0 || n > uint64(len(b)-k) {

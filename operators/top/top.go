@@ -7,6 +7,8 @@
 // rows that are equal to the N-th leave, too. A row counts in each window that is still open by the row's
 // own watermark, and is late when none is.
 //
+// With Update it is a table of the best rows so far instead, one row for each group and rank.
+//
 // Of each group the best N rows are kept, in order, and nothing else; with Ties those equal to the N-th,
 // too, however many they are. A Top belongs to one goroutine.
 package top
@@ -48,6 +50,10 @@ type Options struct {
 	Order []Order
 	Rank  bool
 
+	// Update makes a table of the best rows so far, by group and rank, instead: after each step the ranks
+	// that have another row leave. There is no window, Rank is set and Ties is not.
+	Update bool
+
 	// Size and Every are a window of event time; Every zero is a tumbling one. Without Size, Start and End
 	// are the columns, times that are never null, with the window of a row.
 	Size, Every time.Duration
@@ -73,6 +79,7 @@ type Top struct {
 	changes rows.ChangeSet
 	build   *rows.Builder
 	w       operators.EventTime
+	touched []*group // Update: with ranks that have another row since the last Advance
 
 	late []int
 	sort []byte
@@ -110,6 +117,8 @@ type window struct {
 type group struct {
 	name []byte // encoded key, after a byte that tells the null key apart
 	rows []*entry
+	from int  // Update: the ranks from here on have other rows
+	list bool // it is in Top.touched
 }
 
 // An entry is a row with its place in the order: sort is what the order says, without what breaks ties.
@@ -132,6 +141,8 @@ func New(o Options) (*Top, error) {
 		return nil, fmt.Errorf("%w: window of %v every %v", ErrOptions, o.Size, o.Every)
 	case o.Size > 0 && o.Size/o.Every > maxWindowsPerRow:
 		return nil, fmt.Errorf("%w: each row would count in %d windows", ErrOptions, o.Size/o.Every)
+	case o.Update && (o.Size > 0 || o.Ties || !o.Rank):
+		return nil, fmt.Errorf("%w: a table by rank", ErrOptions)
 	case len(o.Order) == 0 || o.EmitRows < 0:
 		return nil, fmt.Errorf("%w: incomplete", ErrOptions)
 	}
@@ -185,6 +196,10 @@ func (t *Top) windowsOf(b *operators.Batch, i int) bool {
 	if b.Behind != nil {
 		behind = b.Behind[i]
 	}
+	if t.o.Update {
+		t.wins = append(t.wins, span{0, operators.MaxEventTime})
+		return true
+	}
 	if t.o.Size == 0 {
 		w := span{timeAt(b.Columns[t.o.Start], i), timeAt(b.Columns[t.o.End], i)}
 		if w.end == operators.MinEventTime {
@@ -235,8 +250,14 @@ func (t *Top) take(full *operators.Batch, i int, place rows.Place, key []byte, a
 	kept := &entry{Row: *t.o.Rows.NewRow(full, i, place, key), sort: bytes.Clone(t.sort)}
 	kept.Key = stateKey(at, g.name, kept.sort, place)
 	t.changes.Add(&kept.Kept)
-	g.insert(kept)
+	first := g.insert(kept)
 	t.evict(g)
+	if t.o.Update {
+		if g.from = min(g.from, first); !g.list {
+			g.from, g.list = first, true
+			t.touched = append(t.touched, g)
+		}
+	}
 }
 
 func (e *entry) before(f *entry) bool {
@@ -246,14 +267,15 @@ func (e *entry) before(f *entry) bool {
 	return e.Place.Compare(f.Place) < 0
 }
 
-func (g *group) insert(e *entry) {
-	at, _ := slices.BinarySearchFunc(g.rows, e, func(x, y *entry) int {
+func (g *group) insert(e *entry) (at int) {
+	at, _ = slices.BinarySearchFunc(g.rows, e, func(x, y *entry) int {
 		if x.before(y) {
 			return -1
 		}
 		return 1
 	})
 	g.rows = slices.Insert(g.rows, at, e)
+	return at
 }
 
 // evict takes out what is no longer among the best.
@@ -286,6 +308,10 @@ func (w *window) add(g *group) {
 // the next Advance goes on there. What has left is gone from the state, so that a step may end in between.
 func (t *Top) Advance(w operators.EventTime, out operators.Emitter) {
 	t.w = max(t.w, w)
+	if t.o.Update {
+		t.Settle(out)
+		return
+	}
 	left := t.o.EmitRows
 	var ranks []int64
 	var starts, ends []int64
@@ -338,6 +364,41 @@ func (t *Top) Advance(w operators.EventTime, out operators.Emitter) {
 	flush()
 }
 
+// Settle gives away the ranks that have another row. Advance does so, too; a step that ends before it has come
+// to this stage must call Settle before Changes, which does not say what has yet to leave.
+func (t *Top) Settle(out operators.Emitter) {
+	slices.SortFunc(t.touched, func(a, b *group) int { return bytes.Compare(a.name, b.name) })
+	var ranks []int64
+	flush := func() {
+		if len(ranks) == 0 {
+			return
+		}
+		b := t.build.Batch(t.column(ranks, scalar.TypeInt64))
+		ranks = ranks[:0]
+		var columns []arrow.Array
+		var types []scalar.Type
+		for _, c := range t.o.Rows.Group {
+			columns, types = append(columns, b.Columns[c]), append(types, t.o.Rows.Types[c])
+		}
+		columns, types = append(columns, b.Columns[len(b.Columns)-1]), append(types, scalar.TypeInt64)
+		b.Key, _ = operators.EncodeKeys(columns, types, b.Rows, nil, nil) // of columns that were encoded before
+		out.Emit(b)
+	}
+	for _, g := range t.touched {
+		for i, e := range g.rows[g.from:] {
+			t.build.Add(&e.Row, e.Place.Time)
+			ranks = append(ranks, int64(g.from+i+1))
+		}
+		g.list = false
+		if len(ranks) >= chunkRows {
+			flush()
+		}
+	}
+	flush()
+	clear(t.touched)
+	t.touched = t.touched[:0]
+}
+
 func (t *Top) column(values []int64, typ scalar.Type) arrow.Array {
 	b := array.NewBuilder(t.o.Rows.Allocator(), operators.ArrowType(typ))
 	defer b.Release()
@@ -349,7 +410,7 @@ func (t *Top) column(values []int64, typ scalar.Type) arrow.Array {
 }
 
 // More says whether windows have closed whose rows have not all left, because of Options.EmitRows.
-func (t *Top) More() bool { return len(t.windows) > 0 && t.windows[0].end <= t.w }
+func (t *Top) More() bool { return !t.o.Update && len(t.windows) > 0 && t.windows[0].end <= t.w }
 
 // Close implements operators.Operator.
 func (t *Top) Close() { t.build.Release() }

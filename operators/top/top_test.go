@@ -2,6 +2,7 @@ package top_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -200,6 +201,64 @@ func TestTheBestRowsOfAWindowAreThoseOfASort(t *testing.T) {
 					i++
 				}
 				t.Fatalf("seed %d, %+v: %d rows, want %d; from row %d:\n%.300s\n%.300s", seed, s, len(got.Out), len(want), i, fmt.Sprint(got.Out[i:]), fmt.Sprint(want[i:]))
+			}
+		}
+		rowtest.Garble(t, rng, o, data)
+	}
+}
+
+func TestATableHasTheBestRowsSoFar(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 6))
+		lag := rng.Int64N(12)
+		s := top.Options{
+			Rows: rows.Shape{Types: types[:3], Names: names[:3], Kept: 3, Group: []int{0}, Topic: "src"},
+			N:    1 + rng.IntN(5), Order: []top.Order{{Column: 1, Desc: rng.IntN(2) == 0}}, Rank: true, Update: true, EmitRows: 2,
+		}
+		data := rowtest.Random(rng, 1+rng.IntN(3), 60, lag, rng.Int64N(20), func() []scalar.Value {
+			return []scalar.Value{scalar.String([]string{"a", "b", ""}[rng.IntN(3)]), scalar.Int(rng.Int64N(9)), scalar.Float(rng.Float64())}
+		})
+		groups := map[string][]*rowtest.Row{}
+		for p := range data {
+			for i := range data[p] {
+				r := &data[p][i]
+				groups[r.Values[0].S] = append(groups[r.Values[0].S], r)
+			}
+		}
+		out := append(slices.Clone(types[:3]), scalar.TypeInt64)
+		want := map[string]string{}
+		for g, list := range groups {
+			slices.SortStableFunc(list, func(a, b *rowtest.Row) int {
+				if c := int(a.Values[1].I - b.Values[1].I); c != 0 {
+					if s.Order[0].Desc {
+						return -c
+					}
+					return c
+				}
+				x := rows.Place{Time: a.Time, Partition: a.Partition, Offset: a.Offset}
+				return x.Compare(rows.Place{Time: b.Time, Partition: b.Partition, Offset: b.Offset})
+			})
+			for i, r := range list[:min(len(list), s.N)] {
+				key := fmt.Sprintf("[%q,%d]", g, i+1)
+				want[key] = rowtest.Line(r.Time, []byte(key), append(slices.Clone(r.Values), scalar.Int(int64(i+1))), out)
+			}
+		}
+		o := rowtest.Options{Types: types[:3], Out: out, Lag: lag, New: func(alloc memory.Allocator) operators.Stateful {
+			opts := s
+			opts.Rows.Alloc = alloc
+			op, err := top.New(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return op
+		}, Step: true}
+		for range 3 {
+			got, table := rowtest.Do(t, rng, o, data), map[string]string{}
+			for i, key := range got.Keys {
+				table[key] = got.Out[i]
+			}
+			if !maps.Equal(table, want) {
+				t.Fatalf("seed %d:\n%v\n%v", seed, table, want)
 			}
 		}
 		rowtest.Garble(t, rng, o, data)
