@@ -43,6 +43,8 @@ func (n *node) relationOf(name string) kernel {
 	case x.form == formInt && y.form == formFloat:
 		c := intFloat(xu)
 		return mixed(name, func(a, b *vec, i int32) int { return c(a.i[i], b.f[i]) })
+	case x.form == formFloat && y.form == formInt && y.konst && !y.value.IsNull() && exactFloat(y.value.I):
+		return floatAgainst(name, float64(y.value.I))
 	case x.form == formFloat && y.form == formInt:
 		c := intFloat(yu)
 		return mixed(name, func(a, b *vec, i int32) int {
