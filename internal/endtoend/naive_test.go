@@ -51,6 +51,19 @@ topic overflowing = from src |> agg s = sum(big), n = count() by ok window tumbl
 topic chained = from same |> agg n = count(), a = sum(amount), tail = last(note), users = count_distinct(user) by kind window tumble(15s)
 topic chained2 = from rekeyed |> agg n = count(), a = sum(amount), head = first(user) by kind window hop(10s every 5s)
 topic second = from tumbled |> where n > 1 |> agg windows = count(), n = sum(n), m = avg(mean) by kind window tumble(1m)
+topic exploded = from src |> explode tags as tag index i |> where i < 2 |> set twice = tag + tag
+topic exploded_left = from src |> explode left tags as tag |> select user, tag, qty |> agg n = count(), tags = count(tag), seq = list(tag, 3) by user window tumble(9s)
+topic best = from src |> top 2 by amount desc, qty per kind window tumble(6s) rank place
+topic best_ties = from src |> select user, kind, qty, ts |> top 1 ties by qty desc window hop(8s every 4s)
+topic hottest = from hopped |> top 1 ties by n desc per window |> select window_start, user, kind, n
+topic visits = from src |> agg n = count(), s = sum(qty), who = first(user), mean = avg(price), far = max(at?.lat) by kind window session(400ms)
+topic visits_all = from src |> agg n = count(), total = sum(amount) window session(150ms)
+topic quarters = from src |> agg n = count(), users = count_distinct(user) by kind window calendar(minute, "Asia/Kathmandu")
+topic profile = from src
+  |> agg mid = median(qty), p90 = quantile(price, 0.9), spread = stddev_samp(qty), vari = var_pop(price), slowest = arg_max(user, amount), least = arg_min(note, qty),
+         worst = top_k(big, 3), some = set(user, 4) where ok, seq = list(note, 5), all_ok = bool_and(ok), one_ok = bool_or(ok), any_note = any_value(note),
+         longest = median(took), texts = join(user, "|") where qty > 3
+     by kind window tumble(10s)
 topic days = from lines |> where id != nil |> set z = cost ?? 1, id = id + 1 with format csv
 topic per_day = from lines |> agg n = count(), xs = sum(cost ?? 0), ids = avg(id), names = max(name) by day window tumble(1d)
 `

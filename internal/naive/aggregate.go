@@ -17,6 +17,11 @@ type group struct {
 	by         []scalar.Value
 	key        []byte
 	rows       []*folded
+
+	// Of a session of one partition, and of the sessions that became one.
+	low   int64
+	sums  map[int]float64 // by slot: sums of floats, in the order in which the language adds
+	parts []*group
 }
 
 // A folded row is a row with the arguments of the aggregates, by slot. Where the slot's filter does not hold, taken
@@ -24,6 +29,7 @@ type group struct {
 type folded struct {
 	*row
 	args  []scalar.Value
+	by    []scalar.Value // of arg_min and arg_max
 	taken []bool
 }
 
@@ -31,6 +37,7 @@ type folded struct {
 func (p *pipeline) aggregate(st *plan.Stage, rows []*row) ([]*row, error) {
 	agg := st.Agg
 	groups := map[string]*group{}
+	sessions := map[string][]*group{}
 	keys := make([]int, len(agg.By))
 	schema := plan.Schema{}
 	for i, b := range agg.By {
@@ -38,7 +45,12 @@ func (p *pipeline) aggregate(st *plan.Stage, rows []*row) ([]*row, error) {
 		schema.Columns = append(schema.Columns, plan.Column{Name: b.Name, Type: b.Expr.Type})
 	}
 	for _, r := range rows {
-		spans, code, late := spansOf(agg, r)
+		var spans [][2]int64
+		var code scalar.Code
+		var late bool
+		if agg.Window.Kind != plan.WindowSession {
+			spans, code, late = spansOf(agg, r)
+		}
 		switch {
 		case code != 0:
 			p.lose(r, code.String())
@@ -61,6 +73,10 @@ func (p *pipeline) aggregate(st *plan.Stage, rows []*row) ([]*row, error) {
 		for _, b := range by {
 			name += fmt.Sprint(b.IsNull())
 		}
+		if agg.Window.Kind == plan.WindowSession && !p.join(sessions, name, &group{by: by, key: key}, f, int64(agg.Window.Size)) {
+			p.lose(r, "late")
+			continue
+		}
 		for _, s := range spans {
 			id := fmt.Sprintf("%d %d %s", s[0], s[1], name)
 			g := groups[id]
@@ -72,6 +88,9 @@ func (p *pipeline) aggregate(st *plan.Stage, rows []*row) ([]*row, error) {
 		}
 	}
 	var all []*group
+	for _, name := range sortedKeys(sessions) {
+		all = append(all, whole(sessions[name])...)
+	}
 	for _, id := range sortedKeys(groups) {
 		all = append(all, groups[id])
 	}
@@ -92,7 +111,7 @@ func (p *pipeline) aggregate(st *plan.Stage, rows []*row) ([]*row, error) {
 
 // fold evaluates what the aggregate needs of a row.
 func (p *pipeline) fold(agg *plan.Aggregate, r *row) (f *folded, by []scalar.Value, code scalar.Code) {
-	f = &folded{row: r, args: make([]scalar.Value, len(agg.Slots)), taken: make([]bool, len(agg.Slots))}
+	f = &folded{row: r, args: make([]scalar.Value, len(agg.Slots)), by: make([]scalar.Value, len(agg.Slots)), taken: make([]bool, len(agg.Slots))}
 	for _, b := range agg.By {
 		v, c := p.eval(b.Expr, r)
 		if c != 0 {
@@ -125,6 +144,12 @@ func (p *pipeline) fold(agg *plan.Aggregate, r *row) (f *folded, by []scalar.Val
 			return nil, nil, c
 		}
 		f.args[i], f.taken[i] = v, !v.IsNull()
+		if s.By != nil {
+			if f.by[i], c = p.eval(s.By, r); c != 0 {
+				return nil, nil, c
+			}
+			f.taken[i] = f.taken[i] && !f.by[i].IsNull()
+		}
 	}
 	return f, by, 0
 }
@@ -136,6 +161,14 @@ func spansOf(agg *plan.Aggregate, r *row) (spans [][2]int64, code scalar.Code, l
 		at, behind = r.appendTime, Never
 	}
 	size, every := int64(agg.Window.Size), int64(agg.Window.Every)
+	if agg.Window.Kind == plan.WindowCalendar {
+		c, err := scalar.NewCalendar(agg.Window.Unit, agg.Window.Zone)
+		if err != nil {
+			panic("naive: " + err.Error())
+		}
+		start, end := c.Span(at)
+		return [][2]int64{{start, end}}, 0, end <= behind
+	}
 	if at > math.MaxInt64-2*size || at < math.MinInt64+2*size {
 		return nil, scalar.CodeTimeRange, false
 	}
@@ -147,11 +180,81 @@ func spansOf(agg *plan.Aggregate, r *row) (spans [][2]int64, code scalar.Code, l
 	return spans, 0, len(spans) == 0
 }
 
+// join puts a row into the sessions of its key and partition. It answers false if the row is late.
+func (p *pipeline) join(sessions map[string][]*group, name string, fresh *group, f *folded, gap int64) bool {
+	*fresh = group{by: fresh.by, key: fresh.key, start: f.time, end: f.time + gap, low: max(f.time, f.behind), sums: map[int]float64{}}
+	var apart, joined []*group
+	for _, s := range sessions[name] {
+		if s.rows[0].partition == f.partition && s.end > max(f.time, f.behind) && s.start < f.time+gap {
+			joined = append(joined, s)
+		} else {
+			apart = append(apart, s)
+		}
+	}
+	if len(joined) == 0 && f.time+gap <= f.behind {
+		return false
+	}
+	seen := map[int]bool{}
+	add := func(slot int, v float64) {
+		if !seen[slot] {
+			seen[slot], fresh.sums[slot] = true, v
+			return
+		}
+		fresh.sums[slot] += v
+	}
+	for len(joined) > 0 {
+		slices.SortFunc(joined, func(a, b *group) int { return cmp.Compare(a.low, b.low) })
+		for _, s := range joined {
+			fresh.start, fresh.end, fresh.low = min(fresh.start, s.start), max(fresh.end, s.end), min(fresh.low, s.low)
+			fresh.rows = append(fresh.rows, s.rows...)
+			for slot, v := range s.sums {
+				add(slot, v)
+			}
+		}
+		// The session may reach others of its partition by now.
+		joined = nil
+		apart = slices.DeleteFunc(apart, func(s *group) bool {
+			reached := s.rows[0].partition == f.partition && s.low < fresh.end && fresh.low < s.end
+			if reached {
+				joined = append(joined, s)
+			}
+			return reached
+		})
+	}
+	fresh.rows = append(fresh.rows, f)
+	for slot, v := range f.args {
+		if f.taken[slot] {
+			add(slot, v.F)
+		}
+	}
+	sessions[name] = append(apart, fresh)
+	return true
+}
+
+// whole joins the sessions of a key whose covers [low, end) overlap, whatever their partitions.
+func whole(sessions []*group) (out []*group) {
+	slices.SortFunc(sessions, func(a, b *group) int { return cmp.Compare(a.low, b.low) })
+	for _, s := range sessions {
+		n := len(out)
+		if n == 0 || s.low >= out[n-1].end {
+			out = append(out, &group{start: s.start, end: s.end, by: s.by, key: s.key, rows: slices.Clone(s.rows), parts: []*group{s}})
+			continue
+		}
+		g := out[n-1]
+		g.start, g.end = min(g.start, s.start), max(g.end, s.end)
+		g.rows, g.parts = append(g.rows, s.rows...), append(g.parts, s)
+	}
+	for _, g := range out {
+		slices.SortStableFunc(g.parts, func(a, b *group) int { return cmp.Compare(a.rows[0].partition, b.rows[0].partition) })
+	}
+	return out
+}
+
 // result is the row that a group gives.
 func (p *pipeline) result(agg *plan.Aggregate, g *group) (*row, scalar.Code) {
 	values := append(slices.Clone(g.by), scalar.Time(g.start), scalar.Time(g.end))
 	for i := range agg.Slots {
-		v, code := g.slot(&agg.Slots[i], i)
+		v, code := p.slot(g, &agg.Slots[i], i)
 		if code != 0 {
 			return nil, code
 		}
@@ -171,7 +274,7 @@ func (p *pipeline) result(agg *plan.Aggregate, g *group) (*row, scalar.Code) {
 }
 
 // slot folds one aggregate over the rows of the group.
-func (g *group) slot(s *plan.AggCall, i int) (scalar.Value, scalar.Code) {
+func (p *pipeline) slot(g *group, s *plan.AggCall, i int) (scalar.Value, scalar.Code) {
 	var rows []*folded
 	for _, r := range g.rows {
 		if r.taken[i] {
@@ -205,21 +308,15 @@ func (g *group) slot(s *plan.AggCall, i int) (scalar.Value, scalar.Code) {
 			}
 		}
 		return best, 0
-	case "first", "last":
-		slices.SortStableFunc(rows, func(a, b *folded) int { return a.before(b.row) })
-		if s.Func == "last" {
-			return rows[len(rows)-1].args[i], 0
-		}
-		return rows[0].args[i], 0
 	case "sum", "avg":
-		return sum(s, i, rows)
+		return sum(g, s, i, rows)
 	}
-	panic("naive: no naive form of " + s.Func)
+	return p.ordered(s, i, rows)
 }
 
 // sum adds exactly, and floats in the order that the language promises: each source partition for itself in offset
 // order, then the partitions in their order.
-func sum(s *plan.AggCall, i int, rows []*folded) (scalar.Value, scalar.Code) {
+func sum(g *group, s *plan.AggCall, i int, rows []*folded) (scalar.Value, scalar.Code) {
 	if s.Arg.Type.Kind.Float() {
 		slices.SortStableFunc(rows, func(a, b *folded) int {
 			return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(a.offset, b.offset))
@@ -231,6 +328,20 @@ func sum(s *plan.AggCall, i int, rows []*folded) (scalar.Value, scalar.Code) {
 				continue
 			}
 			parts[len(parts)-1] += r.args[i].F
+		}
+		if g.parts != nil {
+			parts = nil
+			last := -1
+			for _, x := range g.parts {
+				v, ok := x.sums[i]
+				switch at := x.rows[0].partition; {
+				case !ok:
+				case at == last:
+					parts[len(parts)-1] += v
+				default:
+					parts, last = append(parts, v), at
+				}
+			}
 		}
 		total := parts[0]
 		for _, part := range parts[1:] {

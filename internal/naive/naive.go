@@ -81,6 +81,7 @@ type row struct {
 	appendTime int64
 	partition  int // -1: made of several rows
 	offset     int64
+	nth        int // among the rows of one record
 	key        []byte
 	keyNull    bool
 	topic      string
@@ -117,7 +118,7 @@ func (r *row) Meta(m plan.Meta) scalar.Value {
 
 // before is the order of rows of several partitions.
 func (r *row) before(s *row) int {
-	return cmp.Or(cmp.Compare(r.time, s.time), cmp.Compare(r.partition, s.partition), cmp.Compare(r.offset, s.offset))
+	return cmp.Or(cmp.Compare(r.time, s.time), cmp.Compare(r.partition, s.partition), cmp.Compare(r.offset, s.offset), cmp.Compare(r.nth, s.nth))
 }
 
 // A pipeline is one run of one pipeline.
@@ -177,13 +178,20 @@ func run(pl *plan.Pipeline, records [][]Record, derived *Result) (*Result, error
 			if rows, err = p.aggregate(st, rows); err != nil {
 				return nil, err
 			}
+		case plan.StageExplode:
+			rows = p.explode(st, rows)
+		case plan.StageTop:
+			merged = true
+			if rows, err = p.top(st, rows); err != nil {
+				return nil, err
+			}
 		default:
 			return nil, fmt.Errorf("no naive form of `%s`", st.Word)
 		}
 	}
 	if shuffled && !merged && p.parts > 1 {
 		slices.SortStableFunc(rows, func(a, b *row) int {
-			return cmp.Or(cmp.Compare(max(a.time, a.behind), max(b.time, b.behind)), cmp.Compare(a.partition, b.partition), cmp.Compare(a.offset, b.offset))
+			return cmp.Or(cmp.Compare(max(a.time, a.behind), max(b.time, b.behind)), cmp.Compare(a.partition, b.partition), cmp.Compare(a.offset, b.offset), cmp.Compare(a.nth, b.nth))
 		})
 	}
 	return p.write(rows, shuffled)

@@ -267,6 +267,11 @@ func naiveSpread(s Slot, kept []row, values []scalar.Value) scalar.Value {
 			sum.Add(sum, x.Mul(x, x))
 		}
 		v, _ = sum.Quo(sum, big.NewRat(int64(d), 1)).Float64()
+		if strings.HasPrefix(s.Func, "stddev") {
+			f := new(big.Float).SetPrec(400).SetRat(sum)
+			v, _ = f.Sqrt(f).Float64()
+			return scalar.Float(v)
+		}
 	}
 	if s.Func == "stddev_pop" || s.Func == "stddev_samp" {
 		v = math.Sqrt(v)

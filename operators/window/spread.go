@@ -54,7 +54,7 @@ func (s spread) append(b array.Builder, n uint64, squares float64) {
 }
 
 // appendExact is append for values whose sum and sum of squares are exact, in units of 10^-scale: the
-// variance is (n*squares - sum^2) / (n*d), rounded once, d being n or n - 1.
+// variance is (n*squares - sum^2) / (n*d), d being n or n - 1. It, or its root, is rounded once.
 func (s spread) appendExact(b array.Builder, n uint64, sum, squares *big.Int, scale int32) {
 	d := n
 	if s.sample {
@@ -72,11 +72,22 @@ func (s spread) appendExact(b array.Builder, n uint64, sum, squares *big.Int, sc
 		unit := scalar.Pow10(scale).Big()
 		den.Mul(den, unit).Mul(den, unit)
 	}
-	v, _ := new(big.Rat).SetFrac(num, den).Float64()
+	exact := new(big.Rat).SetFrac(num, den)
+	v, _ := exact.Float64()
 	if s.root {
-		v = math.Sqrt(v)
+		v = rootOf(exact)
 	}
 	b.(*array.Float64Builder).Append(v)
+}
+
+// rootPrecision is so far above that of a float64 that rounding the root twice does not show.
+const rootPrecision = 256
+
+// rootOf is the square root of r, rounded once.
+func rootOf(r *big.Rat) float64 {
+	f := new(big.Float).SetPrec(rootPrecision).SetRat(r)
+	v, _ := f.Sqrt(f).Float64()
+	return v
 }
 
 // bigOf is an unsigned number of words, lowest first.
