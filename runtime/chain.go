@@ -757,6 +757,8 @@ func openWindow(w plan.Window, o window.Options) (operators.Operator, error) {
 		return window.NewAggregate(o)
 	case plan.WindowSession:
 		return window.NewSessions(o)
+	case plan.WindowCumulate:
+		return window.NewCumulate(o)
 	case plan.WindowCalendar:
 		var err error
 		if o.Calendar, err = scalar.NewCalendar(w.Unit, w.Zone); err != nil {

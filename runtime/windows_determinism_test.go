@@ -1,6 +1,6 @@
 package runtime_test
 
-// Windows that are not cut by a grid: sessions and calendars, keyed as their rows are and otherwise.
+// Windows that are not cut by a grid: sessions, growing ones and calendars, keyed as their rows are and otherwise.
 const windowStages = `
 topic src {
   user: string, kind: string, amount: float64, qty: int64, big: int64, note: string?, ts: time("ms"),
@@ -15,12 +15,15 @@ topic busy = from src
      by kind window session(90ms)
 topic whole = from src |> agg n = count(), s = sum(big) window session(40ms)
 topic longest = from visits |> agg visits = count(), n = max(n), mean = avg(mean) window session(5s)
+topic growing = from src
+  |> agg n = count(), mean = avg(amount), users = count_distinct(user), head = first(note), most = max(amount), s = sum(big) by kind
+     window cumulate(6s every 2s)
 topic minutes = from src |> agg n = count(), total = sum(amount) by kind window calendar(minute, "Asia/Kolkata")
 `
 
 var windowSuite = suite{
 	module:    windowStages,
-	pipelines: []string{"visits", "busy", "whole", "longest", "minutes"},
-	topics:    []string{"visits", "visits_late", "busy", "busy_late", "whole", "whole_late", "whole_errors", "longest", "minutes", "minutes_late", "src_invalid"},
-	exercised: []string{"visits", "visits_late", "busy", "busy_late", "whole", "longest", "minutes"},
+	pipelines: []string{"visits", "busy", "whole", "longest", "growing", "minutes"},
+	topics:    []string{"visits", "visits_late", "busy", "busy_late", "whole", "whole_late", "whole_errors", "longest", "growing", "growing_late", "growing_errors", "minutes", "minutes_late", "src_invalid"},
+	exercised: []string{"visits", "visits_late", "busy", "busy_late", "whole", "longest", "growing", "growing_late", "minutes"},
 }

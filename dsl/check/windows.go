@@ -19,6 +19,8 @@ func (c *checker) otherWindow(f *flow, cl *syntax.Clause, agg *plan.Aggregate) b
 		ok = c.sessionWindow(w, at, agg)
 	case "calendar":
 		ok = c.calendarWindow(w, at, agg)
+	case "cumulate":
+		ok = c.cumulateWindow(w, at, agg)
 	default:
 		c.notBuilt("window-"+w.Word, "`window "+w.Word+"`", at, "").fix("use `tumble(1m)` or `hop(1m every 10s)`").replace(at, "tumble(1m)")
 	}
@@ -51,6 +53,32 @@ func (c *checker) sessionWindow(w *syntax.Window, at span, agg *plan.Aggregate) 
 		return false
 	}
 	agg.Window = plan.Window{Kind: plan.WindowSession, Size: time.Duration(gap)}
+	return true
+}
+
+func (c *checker) cumulateWindow(w *syntax.Window, at span, agg *plan.Aggregate) bool {
+	size, ok := c.durationValue(w.Size)
+	if !ok {
+		return false
+	}
+	every, ok := c.durationValue(w.Every)
+	if !ok {
+		return false
+	}
+	switch {
+	case size <= 0 || every <= 0:
+		c.err("E0208", at, "a window needs a length above zero").because("it would hold no row").fix("`cumulate(1d every 1h)`")
+		return false
+	case size%every != 0:
+		c.err("E0208", at, "%s is not a multiple of %s", durationText(size), durationText(every)).
+			because("a window grows step by step until it is whole").fix("`cumulate(1d every 1h)`")
+		return false
+	case size/every > maxHops:
+		c.err("E0208", at, "each row would be in %d windows", size/every).
+			because("each of them gives a row; %d is the most", maxHops).fix("use a larger step")
+		return false
+	}
+	agg.Window = plan.Window{Kind: plan.WindowCumulate, Size: time.Duration(size), Every: time.Duration(every)}
 	return true
 }
 
@@ -106,7 +134,7 @@ func (c *checker) joinable(f *flow, st *syntax.Stage, clauses map[string]*syntax
 	}
 	for _, s := range agg.Slots {
 		if !joins[s.Func] && agg.Window.Kind != plan.WindowCount {
-			c.notBuilt("aggregate-"+s.Func, "the aggregate `"+s.Func+"` over `"+agg.Window.Text()+"`", c.wordSpan(st.Pos), "").
+			c.notBuilt("window-aggregate", "the aggregate `"+s.Func+"` over `"+agg.Window.Text()+"`", c.wordSpan(st.Pos), "").
 				fix("over tumble, hop and calendar windows it is")
 			return false
 		}

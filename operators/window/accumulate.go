@@ -44,6 +44,9 @@ type update struct {
 
 func newAccumulator(s Slot, index int) (accumulator, error) {
 	t := s.ArgType
+	if s.Func == uptoFunc {
+		return upto{}, nil
+	}
 	if s.Arg == nil && s.Func != "count" {
 		return nil, fmt.Errorf("%w: %s needs an argument", ErrOptions, s.Func)
 	}

@@ -134,8 +134,9 @@ type Aggregate struct {
 	args        []argument
 	keys        *groupKeys
 	groups      *state.Windows
-	appended    int64 // below it, every row on append time has come
-	closed      int64 // append time up to which windows have closed
+	appended    int64   // below it, every row on append time has come
+	closed      int64   // append time up to which windows have closed
+	shifted     []int64 // not nil: the times by which rows fall into windows
 	emit        emission
 	n           counters
 
@@ -341,6 +342,11 @@ func (a *Aggregate) Process(b *operators.Batch, out operators.Emitter) {
 	a.n.in.Add(int64(b.Rows))
 	a.keys.byCode = true
 	a.judge(b)
+	a.take(b, out)
+}
+
+// take gives away the late rows and folds the others.
+func (a *Aggregate) take(b *operators.Batch, out operators.Emitter) {
 	if len(a.late) > 0 {
 		a.n.late.Add(int64(len(a.late)))
 		out.Late(b, a.late)

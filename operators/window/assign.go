@@ -85,6 +85,9 @@ func (a *Aggregate) spanOf(b *operators.Batch, times []int64) span {
 
 // times are the times by which rows fall into windows.
 func (a *Aggregate) times(b *operators.Batch) []int64 {
+	if a.shifted != nil {
+		return a.shifted
+	}
 	if a.o.OnAppend && b.AppendTime != nil { // rows that were merged before have none
 		return b.AppendTime[:b.Rows]
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/apache/arrow/go/v15/arrow"
-	"github.com/apache/arrow/go/v15/arrow/array"
 
 	"github.com/headrace/headrace/internal/scalar"
 	"github.com/headrace/headrace/operators"
@@ -525,34 +524,12 @@ func (s *Sessions) sweep(p state.Pos, w int64) {
 
 // encodeKeys sets the encoded keys of due.
 func (s *Sessions) encodeKeys() {
-	k := s.keys
-	for from := 0; from < len(s.due) && len(k.types) > 0; from += chunkRows {
-		part := s.due[from:min(from+chunkRows, len(s.due))]
-		if k.raw {
-			for i := range part {
-				part[i].key = s.emit.keep(s.nameOf(s.parts[part[i].from]))
-			}
-			continue
-		}
-		builders := make([]array.Builder, len(k.types))
-		for i, typ := range k.types {
-			builders[i] = array.NewBuilder(s.alloc, operators.ArrowType(typ))
-		}
-		for i := range part {
-			mustDecode(k, s.nameOf(s.parts[part[i].from]), builders)
-		}
-		columns := make([]arrow.Array, len(builders))
-		for i, b := range builders {
-			columns[i] = b.NewArray()
-			b.Release()
-		}
-		keys, _ := operators.EncodeKeys(columns, k.types, len(part), nil, nil)
-		for i := range part {
-			part[i].key = keys[i]
-		}
-		for _, c := range columns {
-			c.Release()
-		}
+	names := make([][]byte, len(s.due))
+	for i := range names {
+		names[i] = s.nameOf(s.parts[s.due[i].from])
+	}
+	for i, key := range s.encodedKeys(names) {
+		s.due[i].key = key
 	}
 }
 

@@ -326,6 +326,15 @@ func (sc *scenario) spans(at int64) (spans [][2]int64) {
 		return [][2]int64{day}
 	}
 	size, every := int64(sc.size), int64(sc.every)
+	if every < 0 {
+		start := scalar.FloorDiv(at, size) * size
+		for end := start - every; end <= start+size; end -= every {
+			if at < end {
+				spans = append(spans, [2]int64{start, end})
+			}
+		}
+		return spans
+	}
 	for s := scalar.FloorDiv(at, every) * every; s+size > at; s -= every {
 		spans = append(spans, [2]int64{s, s + size})
 	}
@@ -372,6 +381,11 @@ func (sc *scenario) naive() (lines, late, fails []string) {
 	var sorted []*group
 	for _, g := range groups {
 		sorted = append(sorted, g)
+	}
+	for _, g := range sorted {
+		if sc.every < 0 {
+			g.sums = sc.slicedSums(g.rows)
+		}
 	}
 	lines, lost := sc.results(sorted)
 	return lines, late, append(fails, lost...)
@@ -585,16 +599,23 @@ func newMachine(o Options) (machine, error) {
 		}
 		return s, err
 	}
+	if o.Every < 0 {
+		o.Every = -o.Every
+		return NewCumulate(o)
+	}
 	return NewAggregate(o)
 }
 
-// gapOnly as Options.Every asks newMachine for sessions.
+// gapOnly as Options.Every asks newMachine for sessions; another negative number is the step of cumulate.
 const gapOnly = -1
 
 // held is how many groups an operator holds.
 func held(m machine) int64 {
-	if s, ok := m.(*Sessions); ok {
-		return int64(s.t.Len())
+	switch m := m.(type) {
+	case *Sessions:
+		return int64(m.t.Len())
+	case *Cumulate:
+		return m.groups.Rows() + m.base.groups.Rows()
 	}
 	return m.(*Aggregate).groups.Rows()
 }
