@@ -93,6 +93,7 @@ func (c *Cumulate) Process(b *operators.Batch, out operators.Emitter) {
 	a.rows, a.late, a.errs = a.rows[:0], a.late[:0], a.errs[:0]
 	low, high := operators.MinEventTime+2*c.size, operators.MaxEventTime-2*c.size
 	c.shift = grown(c.shift, b.Rows)
+	a.span = span{lo: operators.MaxEventTime, hi: operators.MinEventTime}
 	for i, ts := range a.times(b) {
 		u := max(ts, a.behind(b, i))
 		c.shift[i] = u
@@ -102,9 +103,11 @@ func (c *Cumulate) Process(b *operators.Batch, out operators.Emitter) {
 		case ends(c.period(ts)+c.size, u):
 			a.late = append(a.late, i)
 		default:
+			a.span.lo, a.span.hi = min(a.span.lo, u), max(a.span.hi, u)
 			a.rows = append(a.rows, int32(i))
 		}
 	}
+	a.keys.byCode = true
 	a.shifted = c.shift
 	a.take(b, out)
 	a.shifted = nil
