@@ -132,6 +132,12 @@ func (c *checker) joinable(f *flow, st *syntax.Stage, clauses map[string]*syntax
 		c.notBuilt("window-emit", "`emit "+e.Word+"` of `"+agg.Window.Text()+"`", at, "").fix("`emit close`").replace(at, "emit close")
 		return false
 	}
+	if agg.Accept > 0 {
+		cl := clauses["late"]
+		c.notBuilt("window-emit", "`late accept` of `"+agg.Window.Text()+"`", span{int(cl.Pos), int(cl.End)}, "").fix("`late drop`, or `late to x`").
+			replace(c.clauseSpan(cl), " late drop")
+		return false
+	}
 	for _, s := range agg.Slots {
 		if !joins[s.Func] && agg.Window.Kind != plan.WindowCount {
 			c.notBuilt("window-aggregate", "the aggregate `"+s.Func+"` over `"+agg.Window.Text()+"`", c.wordSpan(st.Pos), "").
