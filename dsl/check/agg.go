@@ -470,7 +470,10 @@ func (c *checker) aggregateStage(f *flow, st *syntax.Stage) {
 	stage.OutKey = key
 	f.push(stage)
 	f.lost = nil
-	f.start = startColumn{is: f.stream == plan.StreamAppend && a.windowed, column: len(agg.By)}
+	f.border = borderColumn{is: f.stream == plan.StreamAppend && a.windowed, column: len(agg.By), name: windowStart}
+	if agg.Window.Kind == plan.WindowCumulate { // windows that begin together
+		f.border.column, f.border.name = len(agg.By)+1, windowEnd
+	}
 	f.stateful = true
 	f.judges = f.judges || a.windowed || agg.TTL > 0
 	f.meta = metaTime

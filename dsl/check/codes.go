@@ -165,9 +165,8 @@ var codes = []Code{
 	{"E0920", "`session(.. max ..)` is not built yet", "Sessions without a bound are.", derive + "|> agg c = count() by id window session(10s max 1h)"},
 	{"E0922", "`window count` is not built yet", "This version has tumble, hop, session, cumulate and calendar.", derive + "|> agg c = count() by id window count(10)"},
 	{"E0928", "this emission of this window is not built yet", "Sessions, `cumulate` and `count` emit when a window closes.", exampleTopic + "table d = from t |> agg c = count() by id window session(1m) emit update"},
-	{"E0929", "this aggregate over this window is not built yet", "Sessions and `cumulate` do not have the aggregates that keep the values themselves.", derive + "|> agg m = median(n) by id window session(1m)"},
+	{"E0929", "this aggregate over this window is not built yet", "What `median`, `quantile`, `list`, `set`, `top_k` and `join` keep cannot be joined when windows meet: use a tumbling, hopping or calendar window.", derive + "|> agg m = median(n) by id window session(1m)"},
 	{"E0930", "this format is not built yet", "This version has json and csv.", "topic t { a: int64 } with format avro"},
-	{"E0940", "this aggregate is not built over this window", "What `median`, `quantile`, `list`, `set`, `top_k` and `join` keep cannot be joined when windows meet: use a tumbling, hopping or calendar window.", derive + "|> agg m = median(n) by id window session(1m)"},
 	{"E0941", "this list function is not built yet", "This version has filter, map, any, all, none, one, find, count, sum and reduce.", derive + "|> set y = findLast(xs, # > 1)"},
 	{"E0999", "this part of the language is not built yet", "The grammar has it; this version does not run it.", ""},
 }

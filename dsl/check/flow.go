@@ -25,7 +25,7 @@ type flow struct {
 	late     *plan.Side
 	stream   plan.StreamType
 	updates  *updating      // why, if stream is not append
-	start    startColumn    // of windows whose rows stay
+	border   borderColumn   // of windows whose rows stay
 	emit     *syntax.Option // `with emit ..`, for aggregates that do not say
 }
 

@@ -16,8 +16,6 @@ func (c *checker) notBuilt(feature, what string, at span, does string) *finding 
 	code, ok := notBuiltCodes[feature]
 	switch {
 	case ok:
-	case len(feature) > 10 && feature[:10] == "aggregate-":
-		code = "E0940"
 	case len(feature) > 8 && feature[:8] == "closure-":
 		code = "E0941"
 	default:

@@ -107,7 +107,7 @@ func (f *flow) pushMerged(s plan.Stage) {
 	f.push(s)
 	f.stateful, f.judges = true, true
 	f.meta = metaTime
-	f.start = startColumn{}
+	f.border = borderColumn{}
 }
 
 // maxTopRows bounds the rows that a group keeps.

@@ -95,7 +95,7 @@ func (c *checker) project(f *flow, st *syntax.Stage, out []plan.NamedExpr, at fu
 		}
 	}
 	f.facts = keptFacts(f, out)
-	f.start.follow(out, st.Word, at(windowStart))
+	f.border.follow(out, st.Word, at(f.border.name))
 	f.push(plan.Stage{
 		Kind: plan.StageProject, Word: st.Word, Pos: c.src.pos(int(st.Pos)), Project: out,
 		Out: plan.Schema{Columns: cols}, OutKey: key,
@@ -540,7 +540,7 @@ func (c *checker) rekey(f *flow, word string, pos plan.Pos, key []int) {
 		Shuffle: !same && len(key) > 0, // rows without a key stay in their partition
 	})
 	f.where = where
-	f.lost, f.start = nil, startColumn{}
+	f.lost, f.border = nil, borderColumn{}
 }
 
 // impliedName is the name that an expression gives its column: a column keeps its name, a field has its

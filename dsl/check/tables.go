@@ -93,17 +93,17 @@ func (c *checker) settleTable(s *symbol, f *flow, o options) {
 				fix("keep `%s`", l.column)
 			return
 		}
-	case opt == nil && f.start.is:
+	case opt == nil && f.border.is:
 		// One row for each key and window.
-		if f.start.column < 0 {
-			c.err("E0430", f.start.at, "`%s` loses `%s`, which tells the rows of table `%s` apart", f.start.word, windowStart, s.name).
+		if f.border.column < 0 {
+			c.err("E0430", f.border.at, "`%s` loses `%s`, which tells the rows of table `%s` apart", f.border.word, f.border.name, s.name).
 				because("it has a row for each key and window").
-				fix("keep `%s`, or say that the latest window of a key is enough: `with key (..)`", windowStart)
+				fix("keep `%s`, or say that the latest window of a key is enough: `with key (..)`", f.border.name)
 			return
 		}
 		c.settleKey(s, f, o)
 		if f.lost == nil {
-			c.rekey(f, "key", c.src.pos(s.at.start), append(slices.Clone(f.key), f.start.column))
+			c.rekey(f, "key", c.src.pos(s.at.start), append(slices.Clone(f.key), f.border.column))
 		}
 	default:
 		c.settleKey(s, f, o)
@@ -139,16 +139,18 @@ func (c *checker) declaredTable(s *symbol, t *plan.Topic) {
 	c.neverNull(s.at, s.name, t.Schema.Columns, t.Key)
 }
 
-// A startColumn is where window_start is, after an aggregate with a window whose rows stay.
-type startColumn struct {
+// A borderColumn is where the column is that tells the windows of a key apart, after an aggregate with a window whose rows
+// stay: window_start, of windows that begin together window_end.
+type borderColumn struct {
 	is     bool // there was such an aggregate, and no other key since
 	column int  // -1: lost
+	name   string
 	word   string
 	at     span
 }
 
 // follow finds the column after a projection.
-func (s *startColumn) follow(out []plan.NamedExpr, word string, at span) {
+func (s *borderColumn) follow(out []plan.NamedExpr, word string, at span) {
 	if !s.is || s.column < 0 {
 		return
 	}

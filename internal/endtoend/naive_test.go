@@ -58,6 +58,7 @@ topic best_ties = from src |> select user, kind, qty, ts |> top 1 ties by qty de
 topic hottest = from hopped |> top 1 ties by n desc per window |> select window_start, user, kind, n
 topic visits = from src |> agg n = count(), s = sum(qty), who = first(user), mean = avg(price), far = max(at?.lat) by kind window session(400ms)
 topic visits_all = from src |> agg n = count(), total = sum(amount) window session(150ms)
+topic growing = from src |> agg n = count(), s = sum(amount), users = count_distinct(user), head = first(note) by kind window cumulate(12s every 3s)
 topic quarters = from src |> agg n = count(), users = count_distinct(user) by kind window calendar(minute, "Asia/Kathmandu")
 topic profile = from src
   |> agg mid = median(qty), p90 = quantile(price, 0.9), spread = stddev_samp(qty), vari = var_pop(price), slowest = arg_max(user, amount), least = arg_min(note, qty),

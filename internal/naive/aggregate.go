@@ -169,6 +169,15 @@ func spansOf(agg *plan.Aggregate, r *row) (spans [][2]int64, code scalar.Code, l
 		start, end := c.Span(at)
 		return [][2]int64{{start, end}}, 0, end <= behind
 	}
+	if agg.Window.Kind == plan.WindowCumulate {
+		start := scalar.FloorDiv(at, size) * size
+		for end := start + every; end <= start+size; end += every {
+			if end > at && end > behind {
+				spans = append(spans, [2]int64{start, end})
+			}
+		}
+		return spans, 0, len(spans) == 0
+	}
 	if at > math.MaxInt64-2*size || at < math.MinInt64+2*size {
 		return nil, scalar.CodeTimeRange, false
 	}
@@ -254,7 +263,7 @@ func whole(sessions []*group) (out []*group) {
 func (p *pipeline) result(agg *plan.Aggregate, g *group) (*row, scalar.Code) {
 	values := append(slices.Clone(g.by), scalar.Time(g.start), scalar.Time(g.end))
 	for i := range agg.Slots {
-		v, code := p.slot(g, &agg.Slots[i], i)
+		v, code := p.slot(agg.Window, g, &agg.Slots[i], i)
 		if code != 0 {
 			return nil, code
 		}
@@ -274,7 +283,7 @@ func (p *pipeline) result(agg *plan.Aggregate, g *group) (*row, scalar.Code) {
 }
 
 // slot folds one aggregate over the rows of the group.
-func (p *pipeline) slot(g *group, s *plan.AggCall, i int) (scalar.Value, scalar.Code) {
+func (p *pipeline) slot(w plan.Window, g *group, s *plan.AggCall, i int) (scalar.Value, scalar.Code) {
 	var rows []*folded
 	for _, r := range g.rows {
 		if r.taken[i] {
@@ -309,22 +318,28 @@ func (p *pipeline) slot(g *group, s *plan.AggCall, i int) (scalar.Value, scalar.
 		}
 		return best, 0
 	case "sum", "avg":
-		return sum(g, s, i, rows)
+		return sum(w, g, s, i, rows)
 	}
 	return p.ordered(s, i, rows)
 }
 
 // sum adds exactly, and floats in the order that the language promises: each source partition for itself in offset
-// order, then the partitions in their order.
-func sum(g *group, s *plan.AggCall, i int, rows []*folded) (scalar.Value, scalar.Code) {
+// order (slice by slice where windows share slices), then the partitions in their order.
+func sum(w plan.Window, g *group, s *plan.AggCall, i int, rows []*folded) (scalar.Value, scalar.Code) {
 	if s.Arg.Type.Kind.Float() {
+		slice := func(*folded) int64 { return 0 }
+		if every := int64(w.Every); w.Kind == plan.WindowCumulate {
+			// A row that is behind lies in the first slice that is open.
+			slice = func(r *folded) int64 { return scalar.FloorDiv(max(r.time, r.behind), every) }
+		}
 		slices.SortStableFunc(rows, func(a, b *folded) int {
-			return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(a.offset, b.offset))
+			return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(slice(a), slice(b)), cmp.Compare(a.offset, b.offset))
 		})
 		var parts []float64
+		var of []int // partition of each part
 		for k, r := range rows {
-			if k == 0 || rows[k-1].partition != r.partition {
-				parts = append(parts, r.args[i].F)
+			if k == 0 || rows[k-1].partition != r.partition || slice(rows[k-1]) != slice(r) {
+				parts, of = append(parts, r.args[i].F), append(of, r.partition)
 				continue
 			}
 			parts[len(parts)-1] += r.args[i].F
@@ -342,6 +357,14 @@ func sum(g *group, s *plan.AggCall, i int, rows []*folded) (scalar.Value, scalar
 					parts, last = append(parts, v), at
 				}
 			}
+		}
+		for k := 1; k < len(of) && g.parts == nil; { // slices of one partition first
+			if of[k] != of[k-1] {
+				k++
+				continue
+			}
+			parts[k-1] += parts[k]
+			parts, of = slices.Delete(parts, k, k+1), slices.Delete(of, k, k+1)
 		}
 		total := parts[0]
 		for _, part := range parts[1:] {
