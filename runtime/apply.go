@@ -357,12 +357,7 @@ func columnText(c plan.Column) string {
 
 // storedTopic is the plan's form of a topic of the catalogue.
 func storedTopic(row *replication.Topic) *plan.Topic {
-	t := &plan.Topic{}
-	if len(row.Schema) == 0 || json.Unmarshal(row.Schema, t) != nil {
-		t = rawTopic()
-	}
-	t.Ident, t.Name, t.Partitions, t.Derived = row.Name, row.Name, int(row.Partitions), row.Owner != "" && row.Owner != sideOwner
-	return t
+	return TopicOf(row.Name, row.Schema, row.Partitions, row.Owner != "" && row.Owner != sideOwner)
 }
 
 // sideOwner owns side topics that several pipelines may write, of several modules too.
