@@ -37,7 +37,7 @@ soak: ## watch a busy server for SOAK_MINUTES: nothing that it holds may grow
 mutants: ## seed faults into the log's code, one by one: the tests must notice each (MUTANT=part-of-a-name for one)
 	HEADRACE_MUTANTS=1 HEADRACE_MUTANT='$(MUTANT)' $(GO) test -count=1 -run TestEveryMutantIsCaught -v -timeout 40m ./internal/mutants
 
-test-clients: build ## run kcat and kafkajs against the binary (installs them)
+test-clients: build ## run kcat, kafkajs and pyarrow against the binary (installs them)
 	./internal/clients.sh
 
 lint: ## gofumpt, go vet, staticcheck

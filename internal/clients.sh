@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs real Kafka clients against the binary: kcat (librdkafka) and kafkajs. Installs them if they are missing.
+# Runs real clients against the binary: kcat (librdkafka), kafkajs and pyarrow. Installs them if they are missing.
 # Every server listens on loopback, in a temporary directory, and is stopped by its pid.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,8 +8,9 @@ pid=
 trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
 command -v kcat >/dev/null || { apt-get update -qq && apt-get install -y -qq kcat; }
 command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq npm; }
-k=127.0.0.1:19392 h=127.0.0.1:19390
-bin/headrace serve --data "$dir/data" --kafka $k --http $h --log-level warn 2>"$dir/server.log" &
+python3 -c 'import pyarrow.flight' 2>/dev/null || { python3 -m venv "$dir/python" && "$dir/python/bin/pip" install --quiet pyarrow && PATH=$dir/python/bin:$PATH; }
+k=127.0.0.1:19392 h=127.0.0.1:19390 f=127.0.0.1:19393
+bin/headrace serve --data "$dir/data" --kafka $k --http $h --flight $f --log-level warn 2>"$dir/server.log" &
 pid=$!
 for _ in $(seq 200); do curl -fsS "http://$h/readyz" >/dev/null 2>&1 && break; sleep 0.05; done
 hr() { bin/headrace "$@" --server $k --http $h; }
@@ -45,5 +46,10 @@ same "kcat reads a derived topic" "$(hr consume hub_hours | sort | sha256sum)" "
 
 cp -r server/kafka/testdata/kafkajs "$dir/kafkajs"
 (cd "$dir/kafkajs" && npm install --no-audit --no-fund --silent >/dev/null && node test.js "$k")
+n=$((n + 1))
+
+awk '/^```python$/ { on = 1; next } /^```$/ { on = 0 } on' docs/flight.md | sed "s/127.0.0.1:9093/$f/" >"$dir/example.py"
+same "the example of docs/flight.md" "[{'user': 'ann', 'n': 1}, {'user': 'bob', 'n': 2}]" "$(python3 "$dir/example.py" | grep ann)"
+python3 server/flight/testdata/pyarrow_test.py "grpc://$f"
 n=$((n + 1))
 echo "clients ok: $n checks passed"

@@ -4,6 +4,7 @@
 //	server/broker  topics, produce, fetch, offsets; belongs to no protocol
 //	server/group   consumer groups
 //	server/kafka   the Kafka front
+//	server/flight  the Arrow Flight front
 //	server/http    the HTTP API, health, metrics
 //
 // Everything that runs inside one process (serve, demo, bench, tests) uses Start; port 0 picks a free

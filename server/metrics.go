@@ -42,6 +42,16 @@ var (
 	descPublish     = desc("publish_seconds", "Time from a parsed produce request to its last committed batch.")
 	descProduceErrs = desc("produce_errors_total", "Partitions of produce requests that were refused.")
 
+	descFlightConns    = desc("flight_connections", "Open Flight connections.")
+	descFlightAccepted = desc("flight_connections_accepted_total", "Flight connections accepted.")
+	descFlightRejected = desc("flight_connections_rejected_total", "Flight connections closed because there were too many.")
+	descFlightCalls    = desc("flight_calls_total", "Flight calls that have ended.")
+	descFlightErrors   = desc("flight_call_errors_total", "Flight calls that have ended with an error.")
+	descFlightPanics   = desc("flight_panics_total", "Flight calls that met a bug.")
+	descFlightRows     = desc("flight_rows_total", "Rows of Flight calls.", "direction")
+	descFlightBatches  = desc("flight_batches_total", "Record batches of Flight calls.", "direction")
+	descFlightBytes    = desc("flight_bytes_total", "Bytes of the columns of Flight calls.", "direction")
+
 	descTopicRecords = desc("topic_records_in_total", "Records appended by clients.", "topic")
 	descTopicBytesIn = desc("topic_bytes_in_total", "Record batch bytes appended by clients.", "topic")
 	descTopicBatches = desc("topic_batches_in_total", "Record batches appended by clients.", "topic")
@@ -115,6 +125,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	gauge(descReserve, float64(have), "held")
 	gauge(descReserve, float64(want), "wanted")
 	c.kafka(out, gauge, count)
+	if c.s.flight != nil {
+		c.flight(gauge, count)
+	}
 	c.topics(gauge, count)
 	c.shards(gauge, count)
 	if s.engine != nil {
@@ -149,6 +162,22 @@ func (c collector) kafka(out chan<- prometheus.Metric, gauge, count emit) {
 		out <- histogram(descReqSeconds, &a.Seconds, api)
 	})
 	out <- histogram(descPublish, &m.API(0).Seconds)
+}
+
+func (c collector) flight(gauge, count emit) {
+	m := c.s.flight.Metrics()
+	gauge(descFlightConns, float64(m.Connections.Load()))
+	count(descFlightAccepted, float64(m.Accepted.Load()))
+	count(descFlightRejected, float64(m.Rejected.Load()))
+	count(descFlightCalls, float64(m.Calls.Load()))
+	count(descFlightErrors, float64(m.Errors.Load()))
+	count(descFlightPanics, float64(m.Panics.Load()))
+	count(descFlightRows, float64(m.RowsIn.Load()), "in")
+	count(descFlightRows, float64(m.RowsOut.Load()), "out")
+	count(descFlightBatches, float64(m.BatchesIn.Load()), "in")
+	count(descFlightBatches, float64(m.BatchesOut.Load()), "out")
+	count(descFlightBytes, float64(m.BytesIn.Load()), "in")
+	count(descFlightBytes, float64(m.BytesOut.Load()), "out")
 }
 
 // histogram turns a front's histogram into Prometheus's cumulative form.

@@ -14,6 +14,7 @@ import (
 	"github.com/headrace/headrace/internal/fsx"
 	"github.com/headrace/headrace/replication"
 	"github.com/headrace/headrace/server/broker"
+	"github.com/headrace/headrace/server/flight"
 	"github.com/headrace/headrace/server/group"
 	"github.com/headrace/headrace/server/http"
 	"github.com/headrace/headrace/server/kafka"
@@ -45,6 +46,8 @@ type Options struct {
 
 	KafkaAddr string // host:port; "" is 127.0.0.1:9092, port 0 picks one
 	HTTPAddr  string // "" is 127.0.0.1:8090, "-" is no HTTP
+	// FlightAddr is that of the Arrow Flight front, "" is none.
+	FlightAddr string
 	// Advertised is the host:port that Kafka clients are told to use; "" is the listener's own address.
 	// A port of 0 is the listener's.
 	Advertised string
@@ -64,8 +67,9 @@ type Options struct {
 	// Node holds further options of the log; Dir, FS, Logger and Now are set by Start.
 	Node replication.NodeOptions
 	// Kafka and Group hold further options of the fronts.
-	Kafka kafka.Options
-	Group group.Options
+	Kafka  kafka.Options
+	Flight flight.Options
+	Group  group.Options
 	// Engine holds options of the pipelines.
 	Engine EngineOptions
 	// NoEngine runs without pipelines.
@@ -83,14 +87,15 @@ type Server struct {
 	broker *broker.Broker
 	groups *group.Coordinator
 	kafka  *kafka.Server
+	flight *flight.Server // nil: none
 	web    *nethttp.Server
 
-	kafkaLn, httpLn net.Listener // httpLn may be nil
-	stopKafka       context.CancelFunc
-	wg              sync.WaitGroup
-	started         bool        // Start has succeeded
-	down            atomic.Bool // stopping: not ready
-	failed          chan error
+	kafkaLn, httpLn, flightLn net.Listener       // httpLn and flightLn may be nil
+	stopFronts                context.CancelFunc // of Kafka and Flight
+	wg                        sync.WaitGroup
+	started                   bool        // Start has succeeded
+	down                      atomic.Bool // stopping: not ready
+	failed                    chan error
 
 	closeOnce sync.Once
 	closeErr  error
@@ -122,7 +127,7 @@ func Start(o Options) (*Server, error) {
 	if err := o.share(); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: o, log: o.Logger, failed: make(chan error, 2)}
+	s := &Server{opts: o, log: o.Logger, failed: make(chan error, 3)}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -184,6 +189,11 @@ func (s *Server) open() error {
 			return err
 		}
 	}
+	if o.FlightAddr != "" {
+		if s.flightLn, err = s.listen(o.FlightAddr); err != nil {
+			return err
+		}
+	}
 	no := o.Node
 	no.Dir, no.FS, no.Logger, no.Now = o.Data, o.FS, o.Logger, o.Now
 	if s.node, err = replication.OpenNode(no); err != nil {
@@ -218,13 +228,23 @@ func (s *Server) serve(pipelines broker.Pipelines) error {
 		return fmt.Errorf("%w: %q, to advertise: %w", ErrAddress, o.Advertised, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s.stopKafka = cancel
+	s.stopFronts = cancel
 	s.wg.Go(func() { s.expireGroups(ctx) })
 	s.wg.Go(func() {
 		if err := s.kafka.Serve(ctx, s.kafkaLn); err != nil {
 			s.fail(fmt.Errorf("server: kafka: %w", err))
 		}
 	})
+	if s.flightLn != nil {
+		f := o.Flight
+		f.Logger, f.Pipelines = o.Logger, pipelines
+		s.flight = flight.New(s.broker, f)
+		s.wg.Go(func() {
+			if err := s.flight.Serve(ctx, s.flightLn); err != nil {
+				s.fail(fmt.Errorf("server: flight: %w", err))
+			}
+		})
+	}
 	advertised := s.kafka.Advertised()
 	if s.httpLn != nil {
 		s.web = &nethttp.Server{
@@ -244,6 +264,9 @@ func (s *Server) serve(pipelines broker.Pipelines) error {
 	attrs := []any{"kafka", s.KafkaAddr(), "advertised", advertised, "cluster", s.node.ClusterID(), "node", s.node.NodeID()}
 	if s.httpLn != nil {
 		attrs = append(attrs, "http", "http://"+s.HTTPAddr())
+	}
+	if s.flightLn != nil {
+		attrs = append(attrs, "flight", "grpc://"+s.FlightAddr())
 	}
 	s.started = true
 	s.log.Info("server.started", attrs...)
@@ -285,6 +308,14 @@ func (s *Server) HTTPAddr() string {
 	return s.httpLn.Addr().String()
 }
 
+// FlightAddr is the address that the Arrow Flight front listens on, "" without one.
+func (s *Server) FlightAddr() string {
+	if s.flightLn == nil {
+		return ""
+	}
+	return s.flightLn.Addr().String()
+}
+
 // Advertised is the address that Kafka clients are told to use.
 func (s *Server) Advertised() string { return s.kafka.Advertised() }
 
@@ -311,10 +342,13 @@ func (s *Server) close() error {
 		s.groups.Close() // parked joins would hold their connections
 	}
 	switch {
-	case s.stopKafka != nil:
-		s.stopKafka()
+	case s.stopFronts != nil:
+		s.stopFronts()
 	case s.kafkaLn != nil:
 		errs = append(errs, s.kafkaLn.Close())
+	}
+	if s.flight == nil && s.flightLn != nil {
+		errs = append(errs, s.flightLn.Close())
 	}
 	switch {
 	case s.web != nil:

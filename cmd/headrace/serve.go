@@ -33,7 +33,7 @@ func (a *app) serveCmd() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run a server", Args: cobra.NoArgs,
-		Example: "  headrace serve --data ./data\n  headrace serve --data /var/lib/headrace --kafka 127.0.0.1:9092 --http 127.0.0.1:8090",
+		Example: "  headrace serve --data ./data\n  headrace serve --data /var/lib/headrace --kafka 127.0.0.1:9092 --http 127.0.0.1:8090 --flight 127.0.0.1:9093",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var l slog.Level
 			if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -73,13 +73,17 @@ func (a *app) serveCmd() *cobra.Command {
 				web = "http://" + s.HTTPAddr()
 				try = fmt.Sprintf("  headrace topic create greetings --server %s --http %s\n", s.KafkaAddr(), s.HTTPAddr())
 			}
+			flight := ""
+			if s.FlightAddr() != "" {
+				flight = "  flight grpc://" + s.FlightAddr() + "\n"
+			}
 			fmt.Fprintf(a.err, `headrace %s serves
   kafka  %s (advertised %s)
   http   %s
-  data   %s
+%s  data   %s
 try
 %s  kcat -b %s -L
-`, version, s.KafkaAddr(), s.Advertised(), web, o.Data, try, s.Advertised())
+`, version, s.KafkaAddr(), s.Advertised(), web, flight, o.Data, try, s.Advertised())
 			select {
 			case <-cmd.Context().Done():
 			case err = <-s.Failed():
@@ -90,6 +94,7 @@ try
 	cmd.Flags().StringVar(&o.Data, "data", env("HEADRACE_DATA_DIR", "./headrace-data"), "data directory (env HEADRACE_DATA_DIR)")
 	cmd.Flags().StringVar(&o.KafkaAddr, "kafka", defaultKafka, "listen address of the Kafka front")
 	cmd.Flags().StringVar(&o.HTTPAddr, "http", defaultHTTP, "listen address of the HTTP front, - for none: then most of this command's other commands cannot reach the server")
+	cmd.Flags().StringVar(&o.FlightAddr, "flight", "", "listen address of the Arrow Flight front, such as 127.0.0.1:9093 (default none)")
 	cmd.Flags().StringVar(&o.Advertised, "advertise", "", "address that Kafka clients are told to use (default: the listen address)")
 	cmd.Flags().BoolVar(&o.Insecure, "insecure", false, "allow addresses that other machines can reach, without TLS or authentication")
 	cmd.Flags().BoolVar(&o.AutoCreateTopics, "auto-create-topics", false, "create topics that clients ask for")
@@ -140,7 +145,7 @@ func startFailure(err error, data string) *failure {
 	var listen *server.ListenError
 	switch {
 	case errors.Is(err, server.ErrAddress):
-		return failed("E2001", exitUsage).because("An address is host:port.", "Correct --kafka, --http or --advertise, such as --kafka 127.0.0.1:9092.")
+		return failed("E2001", exitUsage).because("An address is host:port.", "Correct --kafka, --http, --flight or --advertise, such as --kafka 127.0.0.1:9092.")
 	case errors.Is(err, server.ErrInsecure):
 		return failed("E2019", exitDenied)
 	case errors.As(err, &listen):

@@ -46,6 +46,8 @@ var homes = map[string][]string{
 	"github.com/hashicorp/raft":               {"replication"},
 	"github.com/cockroachdb/pebble":           {"log", "replication", "internal/fsx"},
 	"github.com/apache/arrow":                 {"operators", "runtime", "client", "server/flight", "internal/exprgen", "internal/rowtest"},
+	"google.golang.org/grpc":                  {"server/flight"},
+	"github.com/google/flatbuffers":           {"server/flight"},
 	"github.com/expr-lang/expr":               {"dsl"},
 	"github.com/prometheus/client_golang":     {"server", "cmd"},
 	"github.com/spf13/cobra":                  {"cmd/headrace"},
