@@ -16,9 +16,9 @@ import (
 // ErrState is returned by Restore for a row that was not written by the same stage.
 var ErrState = errors.New("rows: state row not understood")
 
-// appendCell appends one cell: a tag, 0 for null and 1 else, then words and the halves of decimals
+// AppendCell appends one cell: a tag, 0 for null and 1 else, then words and the halves of decimals
 // little-endian, and strings, lists and maps after their length.
-func appendCell(dst []byte, arr arrow.Array, t scalar.Type, row int) []byte {
+func AppendCell(dst []byte, arr arrow.Array, t scalar.Type, row int) []byte {
 	if operators.IsNull(arr, row) {
 		return append(dst, 0)
 	}
@@ -142,8 +142,8 @@ func readValue(b []byte, t scalar.Type) (v scalar.Value, rest []byte, err error)
 	return v, b[8:], nil
 }
 
-// readInto appends the cell at the beginning of b to a builder of type t.
-func readInto(to array.Builder, t scalar.Type, b []byte) (rest []byte, err error) {
+// ReadInto appends the cell at the beginning of b to a builder of type t.
+func ReadInto(to array.Builder, t scalar.Type, b []byte) (rest []byte, err error) {
 	if len(b) > 0 && b[0] == 1 {
 		switch to := to.(type) {
 		case *array.Int64Builder:
@@ -175,8 +175,8 @@ func readInto(to array.Builder, t scalar.Type, b []byte) (rest []byte, err error
 	return rest, nil
 }
 
-// check says whether b is the cells of a row of the given types.
-func check(b []byte, types []scalar.Type) error {
+// Check says whether b is the cells of a row of the given types.
+func Check(b []byte, types []scalar.Type) error {
 	var err error
 	for _, t := range types {
 		if _, b, err = readValue(b, t); err != nil {

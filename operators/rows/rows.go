@@ -23,13 +23,14 @@ import (
 // A Shape is what the rows of a stage look like: the columns of its input and those that it computes for
 // each row when it comes.
 type Shape struct {
-	Types []scalar.Type // of the input, then of Added
-	Names []string
-	Added operators.Evaluator // nil: none
-	Group []int               // the columns that rows are grouped by
-	Kept  int                 // so many columns are kept and leave; those after them are for the stage's eyes
-	Topic string              // of the source, for the origin of rows
-	Alloc memory.Allocator    // nil: the Go heap
+	Types  []scalar.Type // of the input, then of Added
+	Names  []string
+	Added  operators.Evaluator // nil: none
+	Group  []int               // the columns that rows are grouped by
+	Kept   int                 // so many columns are kept and leave; those after them are for the stage's eyes
+	Hidden int                 // so many of the last columns that are kept are no part of the row as JSON
+	Topic  string              // of the source, for the origin of rows
+	Alloc  memory.Allocator    // nil: the Go heap
 }
 
 // Allocator is Alloc or the Go heap.
@@ -289,7 +290,7 @@ func (s *Shape) NewRow(full *operators.Batch, i int, place Place, group []byte) 
 		v = append(binary.AppendUvarint(v, uint64(len(p))), p...)
 	}
 	for c, t := range s.Types[:s.Kept] {
-		v = appendCell(v, full.Columns[c], t, i)
+		v = AppendCell(v, full.Columns[c], t, i)
 	}
 	if err := r.parse(v); err != nil {
 		panic(err) // we wrote it
@@ -326,7 +327,7 @@ func (s *Shape) Restore(key, value []byte) (*Row, error) {
 	if err := r.parse(bytes.Clone(value)); err != nil {
 		return nil, err
 	}
-	if err := check(r.data, s.Types[:s.Kept]); err != nil {
+	if err := Check(r.data, s.Types[:s.Kept]); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -364,7 +365,7 @@ func (b *Builder) Rows() int { return len(b.rows) }
 func (b *Builder) Add(r *Row, at operators.EventTime) {
 	data, err := r.data, error(nil)
 	for i, t := range b.s.Types[:b.s.Kept] {
-		if data, err = readInto(b.builders[i], t, data); err != nil {
+		if data, err = ReadInto(b.builders[i], t, data); err != nil {
 			panic(err) // what we wrote, or checked when it was restored
 		}
 	}
@@ -388,7 +389,7 @@ func (b *Builder) Batch(extra ...arrow.Array) *operators.Batch {
 	for _, c := range b.builders {
 		columns = append(columns, c.NewArray())
 	}
-	kept := slices.Clone(columns)
+	kept := slices.Clone(columns[:len(columns)-b.s.Hidden])
 	for _, c := range kept {
 		c.Retain()
 	}
