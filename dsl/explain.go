@@ -105,6 +105,8 @@ func (e *explainer) stages(stages []plan.Stage, cols []plan.Column) {
 			e.top(st, cols)
 		case plan.StageDedup:
 			e.dedup(st, cols)
+		case plan.StageOver:
+			e.over(st, cols)
 		}
 		cols = st.Out.Columns
 	}

@@ -82,6 +82,9 @@ func rowStates(p *plan.Pipeline) (out []string) {
 			}
 			out = append(out, text)
 		}
+		if st.Over != nil {
+			out = append(out, overState(st)+fmt.Sprintf("; until the watermark passes it (lag %s), a row", durationText(p.Source.Time.Lag)))
+		}
 		if d := st.Dedup; d != nil {
 			text := "forever, about 40 B x keys"
 			if d.Last {

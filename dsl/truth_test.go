@@ -171,6 +171,16 @@ func (x *runner) row(p *plan.Pipeline) {
 		case plan.StageDedup:
 			_, ok = x.all(st.Dedup.Added, in)
 			in = x.added(st, in)
+		case plan.StageOver:
+			_, ok = x.all(st.Over.Added, in)
+			for _, s := range st.Over.Slots {
+				for _, e := range []*plan.Expr{s.Arg, s.By} {
+					if e != nil {
+						x.eval(e, in)
+					}
+				}
+			}
+			in = x.added(st, in)
 		case plan.StageTop:
 			_, ok = x.all(st.Top.Added, in)
 			for _, o := range st.Top.Order {

@@ -250,6 +250,8 @@ func buildStage(input plan.Schema, st *plan.Stage, o stageOptions, alloc memory.
 		return buildExplode(low, st, alloc)
 	case plan.StageDedup:
 		return buildDedup(low, input, st, o, alloc)
+	case plan.StageOver:
+		return buildOver(low, input, st, o, alloc)
 	case plan.StageTop:
 		return buildTop(low, input, st, o, alloc)
 	case plan.StageChanges:

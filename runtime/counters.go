@@ -13,7 +13,7 @@ import (
 //	In = Invalid + rows into the first stage
 //	a stage's In = Out + Filtered + Failed - Deleted (stages without state)
 //	a stage's In = Folded + Late + Failed           (windows, top and explode)
-//	a stage's In = Out + Filtered + Late + Failed + Held (dedup)
+//	a stage's In = Out + Filtered + Late + Failed + Held (dedup, over)
 //	rows out of the last stage = Out + Held + Unwritten
 //	Late = the stages' Late, Failed = the stages' Failed and Lost, and Unwritten
 type Counters struct {

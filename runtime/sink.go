@@ -483,7 +483,7 @@ func typeOf(pl *plan.Pipeline) plan.StreamType {
 func merges(pl *plan.Pipeline) bool {
 	for i := range pl.Stages {
 		switch pl.Stages[i].Kind {
-		case plan.StageAggregate, plan.StageTop, plan.StageDedup:
+		case plan.StageAggregate, plan.StageTop, plan.StageDedup, plan.StageOver:
 			return true
 		}
 	}

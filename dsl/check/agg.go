@@ -1,6 +1,7 @@
 package check
 
 import (
+	"strings"
 	"time"
 
 	"github.com/expr-lang/expr/ast"
@@ -36,12 +37,16 @@ type aggScope struct {
 	keys   map[string]int // canonical text of a slot to its place
 	filter *plan.Expr     // of the assignment being checked
 
-	windowed bool // the row has window_start and window_end
-	retract  bool // rows may be taken back
+	windowed bool       // the row has window_start and window_end
+	retract  bool       // rows may be taken back
+	over     *overScope // of `over .. set` instead
 }
 
 // columns is the synthetic row that results see.
 func (a *aggScope) columns() []plan.Column {
+	if a.over != nil {
+		return a.over.cols
+	}
 	var cols []plan.Column
 	for _, b := range a.by {
 		cols = append(cols, plan.Column{Name: b.Name, Type: b.Expr.Type})
@@ -186,6 +191,14 @@ func (w *walk) aggregate(n ast.Node, name string, kind aggregateKind, at span, n
 		}
 		return failed
 	}
+	if a.over != nil && a.over.before && !strings.HasPrefix(name, "count") && name != "approx_distinct" {
+		call.Type.Nullable = true
+	}
+	return w.slot(n, call, a)
+}
+
+// slot is the column with what a call gives. Equal calls share one.
+func (w *walk) slot(n ast.Node, call plan.AggCall, a *aggScope) typed {
 	key := canonicalSlot(call)
 	i, ok := a.keys[key]
 	if !ok {

@@ -22,8 +22,8 @@ var removedFunctions = map[string]struct{ why, fix string }{
 	"rand":       {"a replay would give another value", "`hash64(record.topic, record.partition, record.offset)` tells rows apart"},
 	"random":     {"a replay would give another value", "`hash64(record.topic, record.partition, record.offset)` tells rows apart"},
 	"uuid":       {"a replay would give another value", "`hash64(record.topic, record.partition, record.offset)` tells rows apart"},
-	"row_number": {"rows are told apart by their place", "`record.offset`"},
-	"lag":        {"the row before is seen by `prev(x)` in `over`, which is not built yet", "a window that holds both rows: `first(x)`, `last(x)`"},
+	"row_number": {"only `over` numbers the rows of a key; rows are told apart by their place", "`record.offset`, or `over by k state forever set n = row_number()`"},
+	"lag":        {"the row before is seen by `prev(x)` in `over`", "`over by k state forever set before = prev(x)`"},
 	"lead":       {"a stream does not know the next row", "a window that holds both rows: `first(x)`, `last(x)`"},
 	"groupBy":    {"groups are made by stages", "`agg .. by ..`"},
 	"toPairs":    {"its type is only known at run time", "`keys(m)` and `values(m)`"},
@@ -63,6 +63,9 @@ func (w *walk) call(n ast.Node, name string, at span, nodes []ast.Node, s *scope
 	if s.agg != nil && !builtin {
 		if a, ok := aggregates[name]; ok {
 			return w.aggregate(n, name, a, at, nodes, s)
+		}
+		if _, ok := overFunctions[name]; ok && s.agg.over != nil {
+			return w.overCall(n, name, nodes, s)
 		}
 		if name == "mean" {
 			w.c.err("E0128", at, "the mean of rows is `avg`").
@@ -186,6 +189,10 @@ func (w *walk) unknownFunction(name string, at span, s *scope) {
 	f := w.c.err("E0105", at, "there is no function `%s`", name).because("it is neither built in nor declared in this module")
 	if columnIndex(s.cols, name) >= 0 {
 		f.because("`%s` is a column", name).fix("an operator may be missing before the parenthesis")
+		return
+	}
+	if _, ok := overFunctions[name]; ok {
+		f.because("only `over` has it: it looks at the rows of a key").fix("`over by k state forever set y = %s(..)`", name)
 		return
 	}
 	alt, ok := foreignFunctions[name]

@@ -134,6 +134,7 @@ var codes = []Code{
 	{"E0443", "a key of a table that may be null", "A record without a key takes the place of none. Say what null means with `??`, or leave such rows out.", "table a { id: string? } with key (id)"},
 	{"E0444", "an order by something without one", "Lists, maps and structs are not larger or smaller than others: order by one of their parts.", derive + "|> top 3 by xs window tumble(1m)"},
 	{"E0445", "a stage that needs `by`", "`dedup by id within 24h`: `by` says which rows belong together.", derive + "|> dedup within 1h"},
+	{"E0446", "a frame that `over` does not have, or has twice", "An aggregate in `over` folds a frame: `rows 10`, the row and the 9 before it, `rows 10 before`, or `range 1h` of event time.", derive + "|> over by id state forever set s = sum(n)"},
 
 	{"E0601", "integer overflow", "Integer arithmetic is checked. Use `dec(x)` or `float(x)` for larger numbers, `wrap_add` or `wrap_mul` for hashing.", "const a = 9223372036854775807 + 1"},
 	{"E0602", "division by zero", "Guard it: `b != 0 ? a / b : nil`, or `a / null_if(b, 0)`.", "const a = 1 / 0"},
@@ -152,7 +153,6 @@ var codes = []Code{
 	{"E0901", "`join` is not built yet", "The grammar has it; this version does not run it.", derive + "|> join t as u on u.id == id within 1m"},
 	{"E0902", "`lookup` is not built yet", "The grammar has it; this version does not run it.", derive + "|> lookup t as u on u.id == id latest"},
 	{"E0903", "`match` is not built yet", "The grammar has it; this version does not run it.", derive + "|> match by id within 1m pattern a -> b define a = n > 1, b = n > 2 select id"},
-	{"E0904", "`over` is not built yet", "The grammar has it; this version does not run it.", derive + "|> over by id rows 10 state forever set s = sum(n)"},
 	{"E0905", "this form of `top` is not built yet", "This version gives the best rows of a window when it closes (`window ..`, or `per window` after an aggregate), and a table of the best rows so far by rank (`rank place emit update state forever`).", derive + "|> top 3 by n desc per id state ttl 1d emit update"},
 	{"E0906", "this form of `dedup` is not built yet", "This version keeps the last row of each key with `state forever`; a span goes with `keep first`.", derive + "|> dedup by id within 1h keep last"},
 	{"E0907", "`route` is not built yet", "The grammar has it; this version does not run it.", derive + "|> route when n > 1 to big else to small"},

@@ -263,7 +263,6 @@ func catalogTopic(t *plan.Topic) *plan.Topic {
 // notBuiltStages are the stages of the grammar that come later.
 var notBuiltStages = map[string]string{
 	"join": "joining two streams", "lookup": "reading a table beside a stream", "match": "patterns over time",
-	"over":  "values over the rows before",
 	"route": "sending rows to several topics", "check": "sending bad rows elsewhere",
 	"union": "several inputs in one",
 }
@@ -303,6 +302,8 @@ func (c *checker) stage(f *flow, st *syntax.Stage) {
 		c.top(f, st)
 	case "dedup":
 		c.dedup(f, st)
+	case "over":
+		c.over(f, st)
 	default:
 		c.notBuilt("stage", "`"+st.Word+"`", c.wordSpan(st.Pos), "")
 		f.unknown = true

@@ -39,12 +39,7 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 		case plan.StageAggregate:
 			a := *st.Agg
 			a.By = r.named(a.By)
-			a.Slots = append([]plan.AggCall(nil), a.Slots...)
-			for j := range a.Slots {
-				a.Slots[j].Arg = r.expr(a.Slots[j].Arg)
-				a.Slots[j].By = r.expr(a.Slots[j].By)
-				a.Slots[j].Filter = r.expr(a.Slots[j].Filter)
-			}
+			a.Slots = r.slots(a.Slots)
 			st.Agg = &a
 			moved = nil
 		case plan.StageExplode:
@@ -68,6 +63,13 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 			}
 			st.OutKey = after.key(st.OutKey)
 			st.Top = &top
+		case plan.StageOver:
+			o := *st.Over
+			o.Added, o.Slots = r.named(o.Added), r.slots(o.Slots)
+			st.Out, moved = r.extended(st.Out)
+			after := remap{moved: moved}
+			o.Group, st.OutKey = after.key(o.Group), after.key(st.OutKey)
+			st.Over = &o
 		case plan.StageDedup:
 			d := *st.Dedup
 			d.Added = r.named(d.Added)
@@ -112,6 +114,14 @@ func (r remap) named(list []plan.NamedExpr) []plan.NamedExpr {
 	out := make([]plan.NamedExpr, len(list))
 	for i, n := range list {
 		out[i] = plan.NamedExpr{Name: n.Name, Expr: r.expr(n.Expr)}
+	}
+	return out
+}
+
+func (r remap) slots(list []plan.AggCall) []plan.AggCall {
+	out := append([]plan.AggCall(nil), list...)
+	for j := range out {
+		out[j].Arg, out[j].By, out[j].Filter = r.expr(out[j].Arg), r.expr(out[j].By), r.expr(out[j].Filter)
 	}
 	return out
 }
@@ -216,6 +226,10 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 	case plan.StageDedup:
 		copy(in, live)
 		readByGroups(in, st.Dedup.Grouping)
+	case plan.StageOver:
+		copy(in, live)
+		readByGroups(in, st.Over.Grouping)
+		readBySlots(in, st.Over.Slots)
 	case plan.StageTop:
 		copy(in, live)
 		readByGroups(in, st.Top.Grouping)
@@ -229,13 +243,17 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 		for _, b := range st.Agg.By {
 			mark(in, b.Expr)
 		}
-		for _, s := range st.Agg.Slots {
-			mark(in, s.Arg)
-			mark(in, s.By)
-			mark(in, s.Filter)
-		}
+		readBySlots(in, st.Agg.Slots)
 	}
 	return in
+}
+
+func readBySlots(in []bool, slots []plan.AggCall) {
+	for _, s := range slots {
+		mark(in, s.Arg)
+		mark(in, s.By)
+		mark(in, s.Filter)
+	}
 }
 
 // readByGroups marks the input columns that a grouping reads.

@@ -122,6 +122,8 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 	case plan.StageDedup:
 		fmt.Fprintf(b, "dedup within %s idle %v last %v\n", durationText(int64(st.Dedup.Within)), st.Dedup.Idle, st.Dedup.Last)
 		writeGrouping(b, st.Dedup.Grouping, st.Out.Columns, names)
+	case plan.StageOver:
+		writeOver(b, st, names)
 	case plan.StageAggregate:
 		a := st.Agg
 		if a.Window.Kind == 0 {

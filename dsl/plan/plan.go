@@ -173,6 +173,7 @@ const (
 	StageExplode
 	StageTop
 	StageDedup
+	StageOver
 )
 
 // A Stage transforms a stream of rows. Its expressions see the columns of the stage before it (of the
@@ -192,6 +193,7 @@ type Stage struct {
 	Explode *Explode    // StageExplode
 	Top     *Top        // StageTop
 	Dedup   *Dedup      // StageDedup
+	Over    *Over       // StageOver
 }
 
 // A NamedExpr is an output column.
