@@ -107,6 +107,8 @@ func (e *explainer) stages(stages []plan.Stage, cols []plan.Column) {
 			e.dedup(st, cols)
 		case plan.StageOver:
 			e.over(st, cols)
+		case plan.StageLookup:
+			e.lookup(st, cols)
 		}
 		cols = st.Out.Columns
 	}

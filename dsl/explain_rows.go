@@ -85,6 +85,9 @@ func rowStates(p *plan.Pipeline) (out []string) {
 		if st.Over != nil {
 			out = append(out, overState(st)+fmt.Sprintf("; until the watermark passes it (lag %s), a row", durationText(p.Source.Time.Lag)))
 		}
+		if l := st.Lookup; l != nil {
+			out = append(out, fmt.Sprintf("as long as table %s has them, %s x keys", l.Table.Name, lookupBytes(l)))
+		}
 		if d := st.Dedup; d != nil {
 			text := "forever, about 40 B x keys"
 			if d.Last {

@@ -181,6 +181,20 @@ func (x *runner) row(p *plan.Pipeline) {
 				}
 			}
 			in = x.added(st, in)
+		case plan.StageLookup:
+			for k, e := range st.Lookup.Key {
+				v, good := x.eval(e, in)
+				ok = ok && good
+				if c := st.Lookup.Table.Schema.Columns[st.Lookup.Table.Key[k]]; good && v.Kind != missing && !fits(v, c.Type.Null()) {
+					x.t.Fatalf("key column %s is looked up with %+v, which is no %s\n%s", c.Name, v, c.Type, x.text)
+				}
+			}
+			in = x.added(st, in)
+			if on, t := st.Lookup.On, st.Out.Columns[len(in)-1].Type; on != nil {
+				t.Nullable = false
+				joined := append(in[:len(in)-1:len(in)-1], random(x.r, t))
+				x.eval(on, joined)
+			}
 		case plan.StageTop:
 			_, ok = x.all(st.Top.Added, in)
 			for _, o := range st.Top.Order {

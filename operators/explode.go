@@ -116,7 +116,7 @@ func (e *Explode) flush(b *Batch, child arrow.Array, out Emitter) {
 		}
 		columns = append(columns, c)
 	}
-	columns = append(columns, gatherOrNull(e.alloc, child, ArrowType(e.o.Elem), e.elems))
+	columns = append(columns, GatherOrNull(e.alloc, child, ArrowType(e.o.Elem), e.elems))
 	if e.o.Index {
 		columns = append(columns, e.places())
 	}
@@ -147,8 +147,8 @@ func (e *Explode) Advance(EventTime, Emitter) {}
 // Close implements Operator.
 func (e *Explode) Close() {}
 
-// gatherOrNull is Gather with a null where sel is negative. arr may be nil if all of sel is.
-func gatherOrNull(alloc memory.Allocator, arr arrow.Array, t arrow.DataType, sel []int32) arrow.Array {
+// GatherOrNull is Gather with a null where sel is negative. arr may be nil if all of sel is.
+func GatherOrNull(alloc memory.Allocator, arr arrow.Array, t arrow.DataType, sel []int32) arrow.Array {
 	missing := 0
 	for _, i := range sel {
 		if i < 0 {

@@ -90,7 +90,7 @@ func (e *Engine) Apply(ctx context.Context, name, text string, o ApplyOptions) (
 	}
 	anew := map[string]bool{} // derived topics that are emptied
 	for _, pl := range inOrder(p.Pipelines) {
-		pr, change := e.nextPipeline(&was, pl, anew[pl.Source.Name])
+		pr, change := e.nextPipeline(&was, pl, slices.ContainsFunc(pl.Inputs(), func(t string) bool { return anew[t] }))
 		row.Pipelines = append(row.Pipelines, pr)
 		res.Plan = append(res.Plan, change)
 		if change.Change == ChangeRebuild {
@@ -152,7 +152,9 @@ func inOrder(pls []*plan.Pipeline) []*plan.Pipeline {
 			return
 		}
 		done[pl] = true
-		visit(by[pl.Source.Name])
+		for _, t := range pl.Inputs() {
+			visit(by[t])
+		}
 		out = append(out, pl)
 	}
 	for _, pl := range pls {
@@ -228,9 +230,9 @@ func (e *Engine) nextPipeline(was *replication.ModuleRow, pl *plan.Pipeline, emp
 	case old.Version != pl.Version:
 		return rebuild("its text decides other output now")
 	case emptied:
-		return rebuild("its source is computed again")
-	case !e.followsSource(old.Task, pl.Source.Name):
-		return rebuild("its source was made anew")
+		return rebuild("what it reads is computed again")
+	case !e.followsInputs(old.Task, pl):
+		return rebuild("what it reads was made anew")
 	}
 	same := *old
 	why := "nothing that decides its output has changed"
@@ -241,15 +243,22 @@ func (e *Engine) nextPipeline(was *replication.ModuleRow, pl *plan.Pipeline, emp
 	return same, PlanChange{pl.Name, ChangeSame, why}
 }
 
-// followsSource says whether the progress of a task is in the topic that now has the source's name.
-func (e *Engine) followsSource(id log.TaskID, source string) bool {
+// followsInputs says whether the progress of a task is in the topics that now have the names of what it reads.
+func (e *Engine) followsInputs(id log.TaskID, pl *plan.Pipeline) bool {
 	st, ok := e.node.Store().Task(id)
-	row, exists := e.node.Meta().Catalog().Topic(source)
-	if !ok || !exists || st.Step == 0 {
+	if !ok || st.Step == 0 {
 		return true
 	}
+	var ids []log.TopicID
+	for _, name := range pl.Inputs() {
+		row, exists := e.node.Meta().Catalog().Topic(name)
+		if !exists {
+			return true
+		}
+		ids = append(ids, row.ID)
+	}
 	for _, cut := range st.Progress.To {
-		if cut.Partition.Topic != row.ID {
+		if !slices.Contains(ids, cut.Partition.Topic) {
 			return false
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/headrace/headrace/internal/scalar"
 	"github.com/headrace/headrace/log"
 	"github.com/headrace/headrace/operators"
+	"github.com/headrace/headrace/operators/lookup"
 	"github.com/headrace/headrace/operators/vector"
 	"github.com/headrace/headrace/operators/window"
 	"github.com/headrace/headrace/runtime/codec"
@@ -25,6 +26,7 @@ type chain struct {
 	clock    eventClock
 	inputs   []inputState // by source partition
 	stages   []*stageRun
+	tables   []*tableRun // those that lookups read
 	sink     *sink
 	counters Counters
 	w        operators.EventTime // the pipeline's watermark that the stages have seen
@@ -104,7 +106,7 @@ func (c *chain) into(s *stageRun, b *operators.Batch, from string) {
 		return
 	}
 	switch s.op.(type) {
-	case *operators.Filter:
+	case *operators.Filter, *lookup.Lookup:
 		n.Filtered += rest
 	case *operators.TableFilter, *operators.TableProject:
 		n.Deleted -= rest
@@ -168,6 +170,12 @@ func newChain(pl *plan.Pipeline, outs sideOutputs, emitRows int, alloc memory.Al
 	}
 	ops, err := buildStages(pl.Source, pl.Stages, stageOptions{emitRows: emitRows, single: len(outs.source) == 1}, alloc)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.openTables(ops); err != nil {
+		for _, op := range ops {
+			op.Close()
+		}
 		return nil, err
 	}
 	for i := range pl.Stages {
@@ -252,6 +260,8 @@ func buildStage(input plan.Schema, st *plan.Stage, o stageOptions, alloc memory.
 		return buildDedup(low, input, st, o, alloc)
 	case plan.StageOver:
 		return buildOver(low, input, st, o, alloc)
+	case plan.StageLookup:
+		return buildLookup(low, st, alloc)
 	case plan.StageTop:
 		return buildTop(low, input, st, o, alloc)
 	case plan.StageChanges:
@@ -574,12 +584,16 @@ func (c *chain) waiting() bool {
 // used is about how many bytes the step would have if it ended now.
 func (c *chain) used() int {
 	rows := 0
+	bytes := 0
 	for _, s := range c.stages {
-		if a, ok := s.op.(interface{ ChangedRows() int }); ok {
+		switch a := s.op.(type) {
+		case *lookup.Lookup:
+			bytes += a.ChangedBytes()
+		case interface{ ChangedRows() int }:
 			rows += a.ChangedRows()
 		}
 	}
-	n := c.sink.bytes + int(float64(rows)*c.changeBytes)
+	n := bytes + c.sink.bytes + int(float64(rows)*c.changeBytes)
 	if c.sink.release != nil {
 		n += c.sink.release.changed
 	}

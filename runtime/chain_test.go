@@ -103,17 +103,18 @@ func TestAChainReleasesWhatItTakes(t *testing.T) {
 func TestCountersAreReadBackAsTheyWere(t *testing.T) {
 	c := Counters{In: 1, Invalid: 2, Late: 3, Failed: 4, Unwritten: 5, Out: 6, Held: 7, Skipped: 8, Stages: []StageCounters{{In: 1, Out: 2, Filtered: 3, Late: 4, Failed: 5, Folded: 6, Lost: 7}, {}}}
 	inputs := []inputState{{maxTime: -5, appended: 6}, unseen()}
-	b := appendExtra(nil, &c, inputs)
+	b := appendExtra(nil, &c, inputs, 77)
 	got := Counters{Stages: make([]StageCounters, 2)}
 	var a, z inputState
-	if err := parseExtra(b, &got, []*inputState{&a, &z}); err != nil {
+	started, err := parseExtra(b, &got, []*inputState{&a, &z})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if fmt.Sprint(got) != fmt.Sprint(c) || a.maxTime != -5 || a.appended != 6 || z.maxTime != operators.MinEventTime {
+	if started != 77 || fmt.Sprint(got) != fmt.Sprint(c) || a.maxTime != -5 || a.appended != 6 || z.maxTime != operators.MinEventTime {
 		t.Errorf("%+v %+v %+v", got, a, z)
 	}
 	for i := range b {
-		if parseExtra(b[:i], &got, []*inputState{&a, &z}) == nil {
+		if _, err := parseExtra(b[:i], &got, []*inputState{&a, &z}); err == nil {
 			t.Errorf("%d of %d bytes are understood", i, len(b))
 		}
 	}
@@ -122,11 +123,12 @@ func TestCountersAreReadBackAsTheyWere(t *testing.T) {
 // FuzzExtra: what a pipeline's progress holds is read back whole or refused.
 func FuzzExtra(f *testing.F) {
 	c := Counters{In: 1, Out: -2, Stages: make([]StageCounters, 2)}
-	f.Add(appendExtra(nil, &c, []inputState{{maxTime: -5, appended: 6}, unseen()}))
+	f.Add(appendExtra(nil, &c, []inputState{{maxTime: -5, appended: 6}, unseen()}, 300))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got := Counters{Stages: make([]StageCounters, 2)}
 		var in [2]inputState
-		if err := parseExtra(b, &got, []*inputState{&in[0], &in[1]}); err != nil {
+		started, err := parseExtra(b, &got, []*inputState{&in[0], &in[1]})
+		if err != nil {
 			if !errors.Is(err, errExtra) {
 				t.Fatalf("untyped error: %v", err)
 			}
@@ -134,7 +136,7 @@ func FuzzExtra(f *testing.F) {
 		}
 		again := Counters{Stages: make([]StageCounters, 2)}
 		var in2 [2]inputState
-		if err := parseExtra(appendExtra(nil, &got, in[:]), &again, []*inputState{&in2[0], &in2[1]}); err != nil || !reflect.DeepEqual(again, got) || in2 != in {
+		if s, err := parseExtra(appendExtra(nil, &got, in[:], started), &again, []*inputState{&in2[0], &in2[1]}); err != nil || s != started || !reflect.DeepEqual(again, got) || in2 != in {
 			t.Fatalf("%+v %+v becomes %+v %+v, %v", got, in, again, in2, err)
 		}
 	})

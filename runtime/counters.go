@@ -58,12 +58,14 @@ func (s *StageCounters) fields() []*int64 {
 	return []*int64{&s.In, &s.Out, &s.Filtered, &s.Late, &s.Failed, &s.Folded, &s.Lost, &s.Deleted, &s.Held}
 }
 
-const extraVersion = 3
+const extraVersion = 4
 
 // appendExtra encodes what a progress operation carries beside cuts and watermarks: a version, the
 // counters, and for each source partition, in the order of the cuts, the largest event time and the
-// append time of the last row. All are varints. Version 1 has no Deleted, version 2 no Held.
-func appendExtra(dst []byte, c *Counters, inputs []inputState) []byte {
+// append time of the last row. The partitions of tables follow those of the source. The last is
+// the raft index at which the pipeline started. All are varints. Version 1 has no Deleted, version 2 no Held,
+// version 3 no index.
+func appendExtra(dst []byte, c *Counters, inputs []inputState, started uint64) []byte {
 	dst = append(dst, extraVersion)
 	for _, v := range c.fields() {
 		dst = binary.AppendVarint(dst, *v)
@@ -79,17 +81,18 @@ func appendExtra(dst []byte, c *Counters, inputs []inputState) []byte {
 		dst = binary.AppendVarint(dst, inputs[i].maxTime)
 		dst = binary.AppendVarint(dst, inputs[i].appended)
 	}
-	return dst
+	return binary.AppendUvarint(dst, started)
 }
 
 var errExtra = errors.New("runtime: unknown counters in the progress of a pipeline")
 
 // parseExtra fills c, whose stages are those of the plan, and the inputs, in the order of the cuts.
-func parseExtra(b []byte, c *Counters, inputs []*inputState) error {
+func parseExtra(b []byte, c *Counters, inputs []*inputState) (started uint64, err error) {
 	if len(b) == 0 || b[0] == 0 || b[0] > extraVersion {
-		return errExtra
+		return 0, errExtra
 	}
-	skip := extraVersion - int(b[0]) // fields at the end of a stage's
+	version := int(b[0])
+	skip := max(0, 3-version) // fields at the end of a stage's
 	b = b[1:]
 	ok := true
 	read := func(to *int64) {
@@ -123,10 +126,17 @@ func parseExtra(b []byte, c *Counters, inputs []*inputState) error {
 		read(&in.maxTime)
 		read(&in.appended)
 	}
-	if !ok || len(b) != 0 {
-		return errExtra
+	if version >= 4 {
+		v, k := binary.Uvarint(b)
+		if k <= 0 {
+			return 0, errExtra
+		}
+		started, b = v, b[k:]
 	}
-	return nil
+	if !ok || len(b) != 0 {
+		return 0, errExtra
+	}
+	return started, nil
 }
 
 // unseen is an input of which nothing has been read.

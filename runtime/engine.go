@@ -119,9 +119,11 @@ func (e *Engine) notBegun() map[log.PartitionID]int64 {
 			if st, ok := e.node.Store().Task(pr.Task); ok && st.Step > 0 {
 				continue
 			}
-			if t, ok := e.node.Meta().Catalog().Topic(pl.Source.Name); ok {
-				for i := range t.Partitions {
-					out[log.PartitionID{Topic: t.ID, Index: i}] = 0
+			for _, name := range pl.Inputs() {
+				if t, ok := e.node.Meta().Catalog().Topic(name); ok {
+					for i := range t.Partitions {
+						out[log.PartitionID{Topic: t.ID, Index: i}] = 0
+					}
 				}
 			}
 		}
@@ -325,6 +327,14 @@ func (e *Engine) newTask(pl *plan.Pipeline, id log.TaskID) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
+	var tables []log.PartitionID
+	for _, t := range pl.Tables() {
+		ids, err := e.partitionIDs(t.Name)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, ids...)
+	}
 	topics := map[string][]log.PartitionID{}
 	for _, name := range pipelineTopics(pl) {
 		if topics[name], err = e.partitionIDs(name); err != nil {
@@ -332,7 +342,7 @@ func (e *Engine) newTask(pl *plan.Pipeline, id log.TaskID) (*task, error) {
 		}
 	}
 	t := &task{
-		id: id, pl: pl, shard: e.node.Data(), store: e.node.Store(), source: source, opts: e.opts, logger: e.opts.Logger,
+		id: id, pl: pl, shard: e.node.Data(), store: e.node.Store(), source: source, tables: tables, opts: e.opts, logger: e.opts.Logger,
 		done: make(chan struct{}), resume: make(chan struct{}, 1), markers: &e.markers,
 	}
 	t.outs = func() sideOutputs {
@@ -435,7 +445,9 @@ func (e *Engine) sideTopics() (sides map[string]bool, known bool) {
 			for _, t := range pipelineTopics(pl)[1:] {
 				sides[t] = true
 			}
-			sides[pl.Source.Name] = true // a side topic that somebody reads
+			for _, t := range pl.Inputs() {
+				sides[t] = true // a side topic that somebody reads
+			}
 		}
 		for _, v := range m.plan.Views {
 			sides[v.Source.Name] = true
@@ -486,7 +498,7 @@ func (e *Engine) Use(topic string) TopicUse {
 			if slices.Contains(pipelineTopics(pl), topic) {
 				u.WrittenBy = pl.Name
 			}
-			if pl.Source.Name == topic {
+			if slices.Contains(pl.Inputs(), topic) {
 				u.ReadBy = append(u.ReadBy, pl.Name)
 			}
 		}
@@ -537,6 +549,7 @@ type PipelineStatus struct {
 	HeldBy     int32               `json:"held_by"`
 	Lag        int64               `json:"lag"` // source records not yet part of a step
 	Partitions []PartitionStatus   `json:"partitions"`
+	Tables     []TableStatus       `json:"tables,omitempty"` // those that lookups read
 	Counters   Counters            `json:"counters"`
 	StateBytes int64               `json:"state_bytes"`
 	StateRows  int64               `json:"state_rows"`
@@ -550,6 +563,12 @@ type PartitionStatus struct {
 	Next      int64  `json:"next"` // offset of the next record to read
 	End       int64  `json:"end"`  // log end
 	Watermark string `json:"watermark"`
+}
+
+// A TableStatus describes a pipeline's reading of a table.
+type TableStatus struct {
+	Table string `json:"table"`
+	Lag   int64  `json:"lag"` // records not yet part of a step
 }
 
 func timeText(t operators.EventTime) string {
@@ -642,7 +661,23 @@ func (e *Engine) pipelineStatus(m *module, pl *plan.Pipeline, t *task) PipelineS
 		}
 		s.Partitions = append(s.Partitions, ps)
 	}
+	for _, cut := range st.tables {
+		e.tableStatus(&s, cut)
+	}
 	return s
+}
+
+// tableStatus adds a partition of a table to the status of a pipeline.
+func (e *Engine) tableStatus(s *PipelineStatus, cut log.Cut) {
+	p, ok := e.node.Store().Partition(cut.Partition)
+	row, known := e.node.Meta().Catalog().TopicByID(cut.Partition.Topic)
+	if !ok || !known {
+		return
+	}
+	if n := len(s.Tables); n == 0 || s.Tables[n-1].Table != row.Name {
+		s.Tables = append(s.Tables, TableStatus{Table: row.Name})
+	}
+	s.Tables[len(s.Tables)-1].Lag += max(0, p.LogEnd()-cut.Offset)
 }
 
 // stored is the picture of a pipeline that does not run, from the progress of its last step; nil if it
@@ -663,14 +698,20 @@ func (e *Engine) stored(m *module, pl *plan.Pipeline) (*taskStatus, []log.Partit
 		st.counters.Stages[i].Stage = pl.Stages[i].Word
 	}
 	inputs := make([]*inputState, len(p.To))
-	source := make([]log.PartitionID, len(p.To))
+	var source []log.PartitionID
 	for i, cut := range p.To {
-		inputs[i], source[i] = &inputState{}, cut.Partition
+		inputs[i] = &inputState{}
+		if cut.Partition.Topic != p.To[0].Partition.Topic {
+			st.tables = append(st.tables, cut)
+			continue
+		}
+		source = append(source, cut.Partition)
 		st.next = append(st.next, cut.Offset)
 	}
-	if len(p.Watermarks) != len(p.To) || parseExtra(p.Extra, &st.counters, inputs) != nil {
+	if _, err := parseExtra(p.Extra, &st.counters, inputs); err != nil || len(p.Watermarks) != len(p.To) {
 		return nil, nil
 	}
+	st.watermarks = p.Watermarks[:len(source)]
 	return st, source
 }
 

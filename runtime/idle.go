@@ -66,6 +66,9 @@ func (d *idler) idle(ctx context.Context) error {
 			return nil
 		}
 	}
+	if l.tables != nil && (l.tables.watch(w) || l.ahead()) {
+		return nil
+	}
 	var timer <-chan time.Time
 	if tick := d.tick(); tick < math.MaxInt64 {
 		t := time.NewTimer(tick)

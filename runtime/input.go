@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/apache/arrow/go/v15/arrow/memory"
@@ -25,7 +26,8 @@ type item struct {
 	next    int64 // offset after the item
 	// appended is the append time of the item's last record.
 	appended operators.EventTime
-	skipped  int64 // offsets before the item that were gone before they were read
+	skipped  int64       // offsets before the item that were gone before they were read
+	marks    []orderMark // of the batches in the item, if the input is ordered
 }
 
 // begins is the append time of the item's first record.
@@ -57,6 +59,14 @@ type input struct {
 	batches []log.Batch
 	broken  []codec.Invalid // batches that are none, since the last flush
 	skipped int64           // since the last item
+
+	// ordered inputs know where their items stand in shard order. started is the raft index up to which
+	// everything comes first.
+	ordered bool
+	started uint64
+	marks   []orderMark // since the last item
+	last    order       // of the last batch read
+	edge    order       // everything before it has been read
 }
 
 // pop drops the first pending item, which was taken.
@@ -70,7 +80,8 @@ func (p *input) pop() {
 // inputs are the source partitions of one task.
 type inputs struct {
 	parts     []*input
-	batchRows int // rows of one columnar batch, at most
+	batchRows int   // rows of one columnar batch, at most
+	gone      error // what a partition that is no longer there means
 }
 
 // A lostError says that records were deleted before they were read.
@@ -86,7 +97,7 @@ func (e *lostError) Error() string {
 // newInputs begins to read parts at from. keys says that record.key is read. With pass, what is gone there is passed over and counted; what goes later is a
 // *lostError.
 func newInputs(t *plan.Topic, needed []bool, keys bool, parts []*log.Partition, from []int64, pass bool, batchRows int, alloc memory.Allocator) (*inputs, error) {
-	in := &inputs{batchRows: batchRows}
+	in := &inputs{batchRows: batchRows, gone: errSource}
 	for i, p := range parts {
 		d, err := codec.NewDecoder(t, needed, alloc)
 		if err != nil {
@@ -119,7 +130,7 @@ func (in *inputs) fill(budget, workers int) (bool, error) {
 			ready = append(ready, p)
 		}
 		if p.part.Dropped() {
-			return false, fmt.Errorf("%w (partition %d)", errSource, p.index)
+			return false, fmt.Errorf("%w (partition %d)", in.gone, p.index)
 		}
 	}
 	if len(ready) == 0 {
@@ -159,7 +170,7 @@ func (p *input) passOver() {
 	p.skipped += start - p.read
 	p.read = start
 	if p.part.LogEnd() <= start { // nothing is left to carry the news
-		p.pending = append(p.pending, item{next: start, skipped: p.skipped, appended: operators.MinEventTime})
+		p.pending = append(p.pending, item{next: start, skipped: p.skipped, appended: operators.MinEventTime, marks: []orderMark{{next: start}}})
 		p.skipped = 0
 	}
 }
@@ -179,7 +190,8 @@ func (p *input) fill(budget, batchRows int) error {
 		b := &p.batches[i]
 		if w, control, ok := controlBatch(b.Data); control {
 			p.flush(p.read, appended)
-			it := item{next: b.Last + 1, appended: b.AppendTime, skipped: p.skipped}
+			p.note(b)
+			it := item{next: b.Last + 1, appended: b.AppendTime, skipped: p.skipped, marks: p.noted()}
 			p.skipped = 0
 			if ok {
 				it.mark, it.isMark = w, true
@@ -195,6 +207,7 @@ func (p *input) fill(budget, batchRows int) error {
 		if err := p.decoder.Append(b.Base, b.AppendTime, b.Data, p.read); err != nil {
 			p.broken = append(p.broken, brokenBatch(b, err))
 		}
+		p.note(b)
 		p.read, appended = b.Last+1, b.AppendTime
 		if columns && p.decoder.Rows() > batchRows {
 			p.flushSlices(appended, batchRows)
@@ -205,7 +218,7 @@ func (p *input) fill(budget, batchRows int) error {
 	p.flush(p.read, appended)
 	if n := len(p.pending); p.read > from && (n == known || p.pending[n-1].next < p.read) {
 		// Compaction has left no record at the end of what was read: the next step says that it was seen.
-		p.pending = append(p.pending, item{next: p.read, skipped: p.skipped, appended: appended})
+		p.pending = append(p.pending, item{next: p.read, skipped: p.skipped, appended: appended, marks: p.noted()})
 		p.skipped = 0
 	}
 	clear(p.batches)
@@ -239,7 +252,7 @@ func (p *input) flush(next int64, appended operators.EventTime) {
 	if rows == nil && len(invalid) == 0 {
 		return
 	}
-	p.pending = append(p.pending, item{rows: rows, invalid: invalid, next: next, appended: appended, skipped: p.skipped})
+	p.pending = append(p.pending, item{rows: rows, invalid: invalid, next: next, appended: appended, skipped: p.skipped, marks: p.noted()})
 	p.skipped = 0
 }
 
@@ -249,9 +262,12 @@ func (p *input) flushSlices(appended operators.EventTime, batchRows int) {
 	defer rows.Release()
 	for from := 0; from < rows.Rows; from += batchRows {
 		to := min(from+batchRows, rows.Rows)
-		p.pending = append(p.pending, item{rows: rows.Slice(from, to), next: rows.Offsets[to-1] + 1, appended: appended, skipped: p.skipped})
+		it := item{rows: rows.Slice(from, to), next: rows.Offsets[to-1] + 1, appended: appended, skipped: p.skipped, marks: slices.Clone(p.marks)}
+		it.end()
+		p.pending = append(p.pending, it)
 		p.skipped = 0
 	}
+	p.marks = nil
 }
 
 // close releases what was decoded and not used.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,7 @@ type task struct {
 	shard  replication.Proposer
 	store  *log.Store
 	source []log.PartitionID
+	tables []log.PartitionID  // of the plan's tables, one after the other
 	outs   func() sideOutputs // fresh, empty outputs
 	opts   Options
 	logger *slog.Logger
@@ -68,6 +70,7 @@ type taskStatus struct {
 	w          operators.EventTime
 	watermarks []operators.EventTime
 	next       []int64
+	tables     []log.Cut
 	counters   Counters
 	stateBytes int64
 	stateRows  int64
@@ -166,6 +169,8 @@ type life struct {
 	inputs  *inputs
 	parts   []*log.Partition
 	results chan replication.Result
+	tables  *tableInputs          // nil without lookups
+	started uint64                // raft index at which the pipeline started
 	flying  []*taskStatus         // of the steps proposed and not yet answered, in order
 	marked  []operators.EventTime // last time mark written to each output partition
 	markAt  time.Time
@@ -236,18 +241,25 @@ func (l *life) open(ctx context.Context) error {
 			return err
 		}
 	}
-	from := make([]int64, len(l.parts))
-	for i, p := range l.parts {
+	ids := append(slices.Clone(l.source), l.task.tables...)
+	from := make([]int64, len(ids))
+	for i, id := range ids {
+		p, ok := store.Partition(id)
+		if !ok {
+			c.close()
+			return fmt.Errorf("%w (partition %s)", errTable, id)
+		}
 		from[i] = p.LogStart()
 	}
+	l.started = l.epoch
 	if st.Step > 0 {
-		if err := l.resumeAt(&st.Progress, from); err != nil {
+		if err := l.resumeAt(&st.Progress, ids, from); err != nil {
 			c.close()
 			return err
 		}
 	}
-	l.from = make([]log.Cut, len(l.parts))
-	for i, id := range l.source {
+	l.from = make([]log.Cut, len(ids))
+	for i, id := range ids {
 		l.from[i] = log.Cut{Partition: id, Offset: from[i]}
 	}
 	if err := store.TaskRows(l.id, c.restore); err != nil {
@@ -260,6 +272,11 @@ func (l *life) open(ctx context.Context) error {
 	}
 	l.inputs, err = newInputs(l.pl.Source, l.pl.Needed, readsKey(l.pl), l.parts, from, l.passLost, l.batchRows, l.opts.Allocator)
 	if err != nil {
+		c.close()
+		return err
+	}
+	if err := l.openTables(from[len(l.parts):]); err != nil {
+		l.inputs.close()
 		c.close()
 		return err
 	}
@@ -288,10 +305,10 @@ func lastMark(store *log.Store, id log.PartitionID) (operators.EventTime, error)
 }
 
 // resumeAt puts the chain and the cut where a step left them.
-func (l *life) resumeAt(p *log.Progress, from []int64) error {
+func (l *life) resumeAt(p *log.Progress, ids []log.PartitionID, from []int64) (err error) {
 	c := l.chain
-	at := make(map[log.PartitionID]int, len(l.source))
-	for i, id := range l.source {
+	at := make(map[log.PartitionID]int, len(ids))
+	for i, id := range ids {
 		at[id] = i
 	}
 	inputs := make([]*inputState, len(p.To))
@@ -301,6 +318,10 @@ func (l *life) resumeAt(p *log.Progress, from []int64) error {
 			return fmt.Errorf("%w (it had partition %s)", errSource, cut.Partition)
 		}
 		from[k] = cut.Offset
+		if k >= len(c.inputs) { // of a table: it holds no watermark back
+			inputs[i] = &inputState{}
+			continue
+		}
 		inputs[i] = &c.inputs[k]
 		inputs[i].watermark = p.Watermarks[i]
 	}
@@ -308,7 +329,8 @@ func (l *life) resumeAt(p *log.Progress, from []int64) error {
 	if c.onAppend {
 		c.frontier = c.w
 	}
-	return parseExtra(p.Extra, &c.counters, inputs)
+	l.started, err = parseExtra(p.Extra, &c.counters, inputs)
+	return err
 }
 
 // errSource says that a source partition is gone.
@@ -319,6 +341,9 @@ var errSource = errors.New("runtime: the source topic was deleted or made anew; 
 func (l *life) close() {
 	l.markers.CompareAndDelete(l.source[0].Topic, l.id)
 	l.inputs.close()
+	if l.tables != nil {
+		l.tables.in.close()
+	}
 	l.chain.close()
 }
 
@@ -349,9 +374,9 @@ func (l *life) loop(ctx context.Context, idler *idler) error {
 			}
 			return err
 		}
-		pending, err := l.inputs.fill(l.stepBytes, l.opts.Workers)
+		pending, err := l.fill()
 		if err != nil {
-			return l.notFilled(err)
+			return err
 		}
 		if err := idler.markSources(ctx); err != nil {
 			return err
@@ -384,8 +409,12 @@ func (l *life) notFilled(err error) error {
 	if l.step == 0 {
 		return fmt.Errorf("%w: %w", errRebuild, lost)
 	}
+	return l.lost(l.pl.Source.Name, lost)
+}
+
+func (l *life) lost(topic string, lost *lostError) error {
 	return fmt.Errorf("%w: %s: %s: %w, by retention or by a request to delete records; resume the pipeline to go on after them, or delete it and apply its module to compute it from what is left",
-		errPaused, l.pl.Name, l.pl.Source.Name, lost)
+		errPaused, l.pl.Name, topic, lost)
 }
 
 // collect takes the answers of earlier steps. With block it waits for one.
@@ -429,8 +458,11 @@ func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 	c := l.chain
 	to := append([]log.Cut(nil), l.from...)
 	horizon, waits := l.horizon()
+	if l.tables != nil {
+		did = l.takeInOrder(horizon, to)
+	}
 	for _, p := range l.inputs.parts {
-		for len(p.pending) > 0 && !c.unfinished && c.used() < l.outputBytes && p.pending[0].appended <= horizon && !l.limit.reached {
+		for l.tables == nil && len(p.pending) > 0 && !c.unfinished && c.used() < l.outputBytes && p.pending[0].appended <= horizon && !l.limit.reached {
 			to[p.index].Offset = l.takeItem(p)
 			did = true
 		}
@@ -451,14 +483,18 @@ func (l *life) oneStep(ctx context.Context) (did bool, err error) {
 	}
 	u, estimate := &log.Unit{}, c.used()
 	u.Grow(estimate + estimate/8 + 4096)
-	watermarks := make([]int64, len(c.inputs))
-	for i := range c.inputs {
-		watermarks[i] = c.inputs[i].watermark
+	states := c.inputs
+	for range l.task.tables {
+		states = append(states[:len(states):len(states)], inputState{watermark: operators.MaxEventTime})
+	}
+	watermarks := make([]int64, len(states))
+	for i := range states {
+		watermarks[i] = states[i].watermark
 	}
 	l.step++
 	u.Progress(log.Progress{
 		Task: l.id, Epoch: l.epoch, Step: l.step, From: l.from, To: to,
-		Watermarks: watermarks, W: c.w, Extra: appendExtra(nil, &c.counters, c.inputs),
+		Watermarks: watermarks, W: c.w, Extra: appendExtra(nil, &c.counters, states, l.started),
 	})
 	written := append([]bool(nil), c.sink.main.written...)
 	c.sink.take(u)
@@ -497,6 +533,7 @@ func (l *life) takeItem(p *input) (next int64) {
 		first, rest := rows.Slice(0, room), rows.Slice(room, rows.Rows)
 		rows.Release()
 		next = rest.Offsets[0]
+		it.trim(next)
 		k := sort.Search(len(invalid), func(i int) bool { return invalid[i].Offset >= next })
 		it.rows, it.invalid = rest, invalid[k:]
 		rows, invalid = first, invalid[:k]
@@ -602,6 +639,9 @@ func (l *life) picture() *taskStatus {
 	for i := range c.inputs {
 		s.watermarks = append(s.watermarks, c.inputs[i].watermark)
 		s.next = append(s.next, l.from[i].Offset)
+	}
+	for _, cut := range l.from[len(c.inputs):] {
+		s.tables = append(s.tables, cut)
 	}
 	s.stateBytes, s.stateRows = c.stateSize()
 	return s

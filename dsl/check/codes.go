@@ -17,6 +17,8 @@ func Codes() []Code {
 // The source that most examples read.
 const exampleTopic = "topic t { id: string, age: int64?, n: int64, x: float64, amount: decimal(12,2), xs: list<int64>, p: { a: int64 }?, ts: time } with key (id), time ts lag 5s idle 30s\n"
 
+const exampleTable = "table names { id: string, name: string } with key (id)\n"
+
 const derive = exampleTopic + "topic d = from t "
 
 var codes = []Code{
@@ -135,6 +137,9 @@ var codes = []Code{
 	{"E0444", "an order by something without one", "Lists, maps and structs are not larger or smaller than others: order by one of their parts.", derive + "|> top 3 by xs window tumble(1m)"},
 	{"E0445", "a stage that needs `by`", "`dedup by id within 24h`: `by` says which rows belong together.", derive + "|> dedup within 1h"},
 	{"E0446", "a frame that `over` does not have, or has twice", "An aggregate in `over` folds a frame: `rows 10`, the row and the 9 before it, `rows 10 before`, or `range 1h` of event time.", derive + "|> over by id state forever set s = sum(n)"},
+	{"E0451", "a lookup in something that is no table", "Only a table has one row for each key: declare one with `table x { .. } with key (..)`, or make one with `table x = from ..`.", derive + "|> lookup t as u on u.id == id latest"},
+	{"E0452", "a lookup without the whole key", "A row of a table is found by its key: each of its columns stands by itself on one side of `==`, and the other side is made of the left row and has its type. More conditions follow with `and`.", exampleTable + derive + "|> lookup names as u on u.name == id latest"},
+	{"E0453", "a lookup that does not say which version", "`latest` finds the row of the table as it is when the left row comes.", exampleTable + derive + "|> lookup names as u on u.id == id"},
 
 	{"E0601", "integer overflow", "Integer arithmetic is checked. Use `dec(x)` or `float(x)` for larger numbers, `wrap_add` or `wrap_mul` for hashing.", "const a = 9223372036854775807 + 1"},
 	{"E0602", "division by zero", "Guard it: `b != 0 ? a / b : nil`, or `a / null_if(b, 0)`.", "const a = 1 / 0"},
@@ -151,7 +156,7 @@ var codes = []Code{
 	{"E0613", "unwrap of a null struct", "Filter first: `where c != nil |> unwrap c`.", ""},
 
 	{"E0901", "`join` is not built yet", "The grammar has it; this version does not run it.", derive + "|> join t as u on u.id == id within 1m"},
-	{"E0902", "`lookup` is not built yet", "The grammar has it; this version does not run it.", derive + "|> lookup t as u on u.id == id latest"},
+	{"E0902", "`as of` of a lookup is not built yet", "The grammar has it; this version finds the latest row only.", exampleTable + derive + "|> lookup names as u on u.id == id as of ts"},
 	{"E0903", "`match` is not built yet", "The grammar has it; this version does not run it.", derive + "|> match by id within 1m pattern a -> b define a = n > 1, b = n > 2 select id"},
 	{"E0905", "this form of `top` is not built yet", "This version gives the best rows of a window when it closes (`window ..`, or `per window` after an aggregate), and a table of the best rows so far by rank (`rank place emit update state forever`).", derive + "|> top 3 by n desc per id state ttl 1d emit update"},
 	{"E0906", "this form of `dedup` is not built yet", "This version keeps the last row of each key with `state forever`; a span goes with `keep first`.", derive + "|> dedup by id within 1h keep last"},

@@ -262,7 +262,7 @@ func catalogTopic(t *plan.Topic) *plan.Topic {
 
 // notBuiltStages are the stages of the grammar that come later.
 var notBuiltStages = map[string]string{
-	"join": "joining two streams", "lookup": "reading a table beside a stream", "match": "patterns over time",
+	"join": "joining two streams", "match": "patterns over time",
 	"route": "sending rows to several topics", "check": "sending bad rows elsewhere",
 	"union": "several inputs in one",
 }
@@ -304,6 +304,8 @@ func (c *checker) stage(f *flow, st *syntax.Stage) {
 		c.dedup(f, st)
 	case "over":
 		c.over(f, st)
+	case "lookup":
+		c.lookup(f, st)
 	default:
 		c.notBuilt("stage", "`"+st.Word+"`", c.wordSpan(st.Pos), "")
 		f.unknown = true

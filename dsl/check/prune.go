@@ -77,6 +77,16 @@ func prune(source *plan.Topic, stages []plan.Stage) []plan.Stage {
 			after := remap{moved: moved}
 			d.Group, st.OutKey = after.key(d.Group), after.key(st.OutKey)
 			st.Dedup = &d
+		case plan.StageLookup:
+			l := *st.Lookup
+			l.Key = make([]*plan.Expr, len(l.Key))
+			for j, e := range st.Lookup.Key {
+				l.Key[j] = r.expr(e)
+			}
+			st.Out, moved = r.extended(st.Out)
+			after := remap{moved: moved, done: map[*plan.Expr]*plan.Expr{}}
+			l.On, st.OutKey = after.expr(l.On), after.key(st.OutKey)
+			st.Lookup = &l
 		}
 		out[i] = st
 	}
@@ -230,6 +240,12 @@ func readBy(st *plan.Stage, live []bool, width int) []bool {
 		copy(in, live)
 		readByGroups(in, st.Over.Grouping)
 		readBySlots(in, st.Over.Slots)
+	case plan.StageLookup:
+		copy(in, live)
+		for _, e := range st.Lookup.Key {
+			mark(in, e)
+		}
+		mark(in, st.Lookup.On)
 	case plan.StageTop:
 		copy(in, live)
 		readByGroups(in, st.Top.Grouping)

@@ -13,7 +13,7 @@ import (
 // The stages that keep rows: top, dedup, over.
 
 // ownClauses are the stages that read their clauses themselves.
-var ownClauses = map[string]bool{"agg": true, "top": true, "dedup": true, "over": true}
+var ownClauses = map[string]bool{"agg": true, "top": true, "dedup": true, "over": true, "lookup": true}
 
 // grouping reads `by` or `per`: a column as it is groups; what is computed or has another name becomes a
 // column of the row, too.

@@ -124,6 +124,8 @@ func writeStage(b *strings.Builder, st *plan.Stage, in []plan.Column) {
 		writeGrouping(b, st.Dedup.Grouping, st.Out.Columns, names)
 	case plan.StageOver:
 		writeOver(b, st, names)
+	case plan.StageLookup:
+		writeLookup(b, st, names)
 	case plan.StageAggregate:
 		a := st.Agg
 		if a.Window.Kind == 0 {

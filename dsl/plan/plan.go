@@ -174,6 +174,7 @@ const (
 	StageTop
 	StageDedup
 	StageOver
+	StageLookup
 )
 
 // A Stage transforms a stream of rows. Its expressions see the columns of the stage before it (of the
@@ -194,6 +195,7 @@ type Stage struct {
 	Top     *Top        // StageTop
 	Dedup   *Dedup      // StageDedup
 	Over    *Over       // StageOver
+	Lookup  *Lookup     // StageLookup
 }
 
 // A NamedExpr is an output column.

@@ -77,6 +77,13 @@ func Nexmark(ctx context.Context, o Options) (rep *Report, err error) {
 	if err := t.api().EndTopic(ctx, topic); err != nil {
 		return nil, err
 	}
+	if strings.Contains(text, "table side ") {
+		side, err := fillSide(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		text = strings.Replace(text, "table side {", fmt.Sprintf("table side as %q {", side), 1)
+	}
 	name := strings.ReplaceAll(topic, "-", "_")
 	text = strings.Replace(text, "topic nexmark {", fmt.Sprintf("topic nexmark as %q {", topic), 1)
 	text = strings.Replace(text, "with format json,", fmt.Sprintf("with format json, partitions %d,", o.Partitions), 1)
@@ -157,6 +164,25 @@ func fillNexmark(ctx context.Context, t *target, topic string, o Options) error 
 		}
 	}
 	return nil
+}
+
+// fillSide writes the table of q13: the keys 0 to 9999, each with its text as value.
+func fillSide(ctx context.Context, t *target) (topic string, err error) {
+	if topic, err = t.topic(ctx, "bench-side", 1); err != nil {
+		return "", err
+	}
+	p, err := client.NewPublisher(t.kafka, topic, 0, client.ProducerOptions{})
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	for k := range 10_000 {
+		if err := p.Publish(ctx, client.Message{Key: fmt.Append(nil, k), Value: fmt.Appendf(nil, "%d,%d", k, k)}); err != nil {
+			return "", err
+		}
+	}
+	_, err = p.Flush(ctx)
+	return topic, err
 }
 
 // hashOutput reads a derived topic back.

@@ -2,7 +2,10 @@ package endtoend
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/big"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,6 +22,13 @@ func nexmarkRig(t *testing.T, events int64, partitions int, queries ...string) *
 	}
 	r := newRigWith(t, runtime.Options{Workers: 2})
 	r.apply(strings.Replace(text, "with format json, time", "with format json, partitions 4, time", 1))
+	if slices.Contains(queries, "q13") {
+		var side []msg
+		for k := range 10_000 {
+			side = append(side, msg{ts: 1, key: strconv.Itoa(k), value: fmt.Sprintf("%d,%d", k, k)})
+		}
+		r.put("side", 0, side...)
+	}
 	for p, part := range nexmarkRows(events, partitions)(nil)["nexmark"] {
 		var msgs []msg
 		for _, rec := range part {
@@ -64,6 +74,21 @@ var nexmarkAnswers = map[string]nexmarkCheck{
 		summed(t, rows, "price", "2577149732")
 	},
 	"q10": func(t *testing.T, rows []map[string]json.RawMessage) { counted(t, rows, 92_000) },
+	"q13": func(t *testing.T, rows []map[string]json.RawMessage) {
+		counted(t, rows, 92_000)
+		sum := int64(0)
+		for _, r := range rows {
+			var value string
+			var auction int64
+			if json.Unmarshal(r["value"], &value) != nil || json.Unmarshal(r["auction"], &auction) != nil || value != strconv.FormatInt(auction%10_000, 10) {
+				t.Fatalf("%s of auction %s", r["value"], r["auction"])
+			}
+			sum += auction % 10_000
+		}
+		if sum != 363_714_616 {
+			t.Errorf("the sum of the keys is %d", sum)
+		}
+	},
 	"q14": func(t *testing.T, rows []map[string]json.RawMessage) {
 		counted(t, rows, 26_213)
 		summed(t, rows, "c_counts", "68048")
