@@ -65,6 +65,15 @@ topic profile = from src
          worst = top_k(big, 3), some = set(user, 4) where ok, seq = list(note, 5), all_ok = bool_and(ok), one_ok = bool_or(ok), any_note = any_value(note),
          longest = median(took), texts = join(user, "|") where qty > 3
      by kind window tumble(10s)
+topic rolling = from src
+  |> over by user rows 4 state forever set n = count(), total = sum(amount), mean = avg(price), head = first(note), kinds = count_distinct(kind), up = delta(qty)
+topic recent = from src |> where qty > 0
+  |> over by kind, fine = price > 500 range 4s
+     set most = max(big), least = min(user), s = sum(amount), mid = median(qty), texts = join(note, "|"), best = arg_max(user, amount), size = qty * count()
+topic earlier = from src
+  |> over by ok rows 5 before state ttl 1s
+     set q = sum(big), seen = count(note), nr = row_number(), place = rank(), before = prev(note, 2), all_ok = bool_and(qty > 0), best = top_k(price, 2)
+topic together = from tumbled |> over rows 3 set n_3 = sum(n), most_3 = max(most)
 topic days = from lines |> where id != nil |> set z = cost ?? 1, id = id + 1 with format csv
 topic per_day = from lines |> agg n = count(), xs = sum(cost ?? 0), ids = avg(id), names = max(name) by day window tumble(1d)
 `

@@ -180,6 +180,9 @@ func run(pl *plan.Pipeline, records [][]Record, derived *Result) (*Result, error
 			}
 		case plan.StageExplode:
 			rows = p.explode(st, rows)
+		case plan.StageOver:
+			merged = true
+			rows = p.over(st, rows)
 		case plan.StageTop:
 			merged = true
 			if rows, err = p.top(st, rows); err != nil {
