@@ -96,6 +96,9 @@ func (b *Batch) pick(columns []arrow.Array, sel []int32) *Batch {
 	return r
 }
 
+// Pick is the values of the rows in sel, in that order; nil stays nil.
+func Pick[T any](from []T, sel []int32) []T { return pick(from, sel) }
+
 func pick[T any](from []T, sel []int32) []T {
 	if from == nil {
 		return nil

@@ -146,6 +146,9 @@ func newChain(pl *plan.Pipeline, outs sideOutputs, emitRows int, alloc memory.Al
 	for i := range c.inputs {
 		c.inputs[i] = unseen()
 	}
+	if alloc == nil {
+		alloc = memory.DefaultAllocator
+	}
 	enc, err := codec.NewEncoder(pl.Output)
 	if err != nil {
 		return nil, fmt.Errorf("runtime: encoder of %s: %w", pl.Output.Name, err)
@@ -159,6 +162,8 @@ func newChain(pl *plan.Pipeline, outs sideOutputs, emitRows int, alloc memory.Al
 		pipeline: pl.Name, main: outs.main, late: outs.late, invalid: outs.invalid, errors: outs.errors,
 		encoder: enc, key: pl.Output.Key, types: types(pl.Output.Schema), counters: &c.counters,
 		refuse:   refusals(pl),
+		flat:     flat(pl.Output),
+		alloc:    alloc,
 		keepPart: keepsPartition(pl) && len(outs.main.partitions) == len(outs.source),
 		keyed:    typeOf(pl) != plan.StreamAppend,
 	}

@@ -25,6 +25,8 @@ topic src {
 topic same = from src |> where kind != "skip" |> set share = div(1000, qty) with format %[2]s
 topic rekeyed = from src |> where div(100, qty) >= 0 |> select user, kind, amount, k = record.key, ts |> key (kind) with partitions 2, format %[2]s
 topic tumbled = from src |> agg n = count(), mean = avg(amount), head = first(note) by kind window tumble(5s) with format %[2]s
+topic grown = from src |> select user, qty, ts, r = pow(1e300, qty) with format %[2]s
+topic groups = from src |> agg n = count(), m = avg(amount) by user, qty window tumble(10m) with format %[2]s
 topic chained = from same |> agg n = count(), a = sum(amount), tail = last(note) by kind window tumble(15s) with format %[2]s
 topic second = from tumbled |> where n > 1 |> agg windows = count(), n = sum(n) by kind window tumble(1m)
 view few = from src |> where qty == 2 |> select user, note, ts
@@ -144,9 +146,9 @@ func TestColumnsAndRowsGiveTheSame(t *testing.T) {
 			}
 		}
 		r.end("src")
-		r.ended("m/same", "m/rekeyed", "m/tumbled", "m/chained", "m/second")
+		r.ended("m/same", "m/rekeyed", "m/tumbled", "m/grown", "m/groups", "m/chained", "m/second")
 		got := map[string]string{}
-		for _, name := range []string{"same", "rekeyed", "tumbled", "chained", "second", "src"} {
+		for _, name := range []string{"same", "rekeyed", "tumbled", "grown", "groups", "chained", "second", "src"} {
 			var b strings.Builder
 			columns := 0
 			for p := range int(r.topic(name).Partitions) {
@@ -161,7 +163,7 @@ func TestColumnsAndRowsGiveTheSame(t *testing.T) {
 			}
 			got[name] = b.String()
 		}
-		for _, name := range []string{"same_errors", "rekeyed_errors", "tumbled_late"} {
+		for _, name := range []string{"same_errors", "rekeyed_errors", "tumbled_late", "grown_errors"} {
 			var lines []string
 			for p := range int(r.topic(name).Partitions) {
 				for _, w := range r.rows(name, p) {

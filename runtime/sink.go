@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/apache/arrow/go/v15/arrow"
+	"github.com/apache/arrow/go/v15/arrow/memory"
 
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/internal/scalar"
@@ -127,7 +128,9 @@ type sink struct {
 	encoder  *codec.Encoder
 	key      []int // key columns
 	types    []scalar.Type
-	keepPart bool      // rows stay in their source partition
+	keepPart bool // rows stay in their source partition
+	flat     bool // the columns are single values
+	alloc    memory.Allocator
 	keyed    bool      // rows are those of a table or changelog: they have their keys, and may be deletes
 	release  *releaser // or wait for the watermark
 	last     lastHeld  // the row that was held last
@@ -177,6 +180,9 @@ type asideRow struct {
 // write encodes the rows of a batch for the derived topic. It owns b.
 func (s *sink) write(b *operators.Batch, stage string) {
 	defer b.Release()
+	if s.writeColumns(b) {
+		return
+	}
 	keys, keyErrs := b.Key, []operators.RowError(nil)
 	if !s.keyed {
 		keys, keyErrs = encodeKeys(b, s.key, s.types)

@@ -381,6 +381,37 @@ func (c *Columns) Convert(batch []byte) ([]byte, error) {
 	return out, nil
 }
 
+// Encode makes a columnar batch of rows [from, to) of columns, which are those of the topic. times are the rows' event times
+// and behind, of a row that is behind, the watermark before it, else operators.MinEventTime; nil: no row is.
+//
+// Errors: columnar.ErrTooLarge if it would have more than maxBytes, columnar.ErrColumn.
+func (c *Columns) Encode(columns []arrow.Array, from, to int, times, behind []int64, maxBytes int) ([]byte, error) {
+	first, last := times[from], times[from]
+	for _, t := range times[from:to] {
+		last = max(last, t)
+	}
+	if !c.times {
+		times = nil
+	}
+	size, err := c.enc.Plan(columns, from, to, times, behind)
+	if err != nil {
+		return nil, err
+	}
+	if record.HeaderSize+size > maxBytes {
+		return nil, columnar.ErrTooLarge
+	}
+	out := make([]byte, record.HeaderSize, record.HeaderSize+size)
+	n := int32(to - from)
+	record.PutHeader(out, record.Header{
+		Magic: record.Magic, Attributes: record.AttrColumnar, LastOffsetDelta: n - 1, Count: n,
+		FirstTimestamp: scalar.FloorDiv(first, 1e6), MaxTimestamp: scalar.FloorDiv(last, 1e6),
+		ProducerID: -1, ProducerEpoch: -1, BaseSequence: -1,
+	})
+	out = c.enc.Append(out)
+	record.Seal(out)
+	return out, nil
+}
+
 // release gives up a columnar batch that was not flushed.
 func (c *columnsIn) release() {
 	if c.batch != nil {
