@@ -55,7 +55,7 @@ bench: build ## measure: the figures of the README, then the package benchmarks
 	$(BIN) bench ingest --columns --with-pipeline --rate 10000000 --seconds 60
 	$(BIN) bench latency
 	$(BIN) bench pipeline
-	for q in $(NEXMARK); do $(BIN) bench nexmark --query $$q || exit 1; done
+	for q in $(NEXMARK); do $(BIN) bench nexmark --query $$q --format arrow || exit 1; done
 	$(BIN) bench partitions
 	$(BIN) bench recovery
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./...
@@ -66,7 +66,8 @@ bench-short: build ## run every benchmark for a moment, to prove that it works
 	$(BIN) bench ingest --seconds 2 --columns --with-pipeline --rate 200000
 	$(BIN) bench latency --seconds 2
 	$(BIN) bench pipeline --rows 200000
-	for q in $(NEXMARK); do $(BIN) bench nexmark --query $$q --events 20000 || exit 1; done
+	for q in $(NEXMARK); do $(BIN) bench nexmark --query $$q --events 20000 --format arrow || exit 1; done
+	$(BIN) bench nexmark --query q1 --events 20000
 	$(BIN) bench partitions --topics 500 --partitions 100
 	$(BIN) bench recovery --seconds 2
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...

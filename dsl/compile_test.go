@@ -3,13 +3,13 @@ package dsl_test
 import (
 	"errors"
 	"math/rand"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/headrace/headrace/dsl"
 	"github.com/headrace/headrace/dsl/plan"
 	"github.com/headrace/headrace/dsl/syntax"
+	"github.com/headrace/headrace/internal/nexmark"
 )
 
 const payments = `topic payments {
@@ -342,17 +342,15 @@ func FuzzCompile(f *testing.F) {
 }
 
 func TestNexmarkQueriesOfThisVersionCompile(t *testing.T) {
-	for file, n := range map[string]int{"nexmark.hr": 14, "nexmark-tables.hr": 3} {
-		b, err := os.ReadFile("testdata/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := must(t, string(b))
-		if len(m.Pipelines) != n {
-			t.Errorf("%s has %d pipelines", file, len(m.Pipelines))
-		}
-		for _, w := range m.Warnings {
-			t.Errorf("%s", dsl.Render(w))
-		}
+	text, err := nexmark.Module()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := must(t, text)
+	if n := len(nexmark.Queries()); len(m.Pipelines) != n {
+		t.Errorf("%d pipelines of %d queries", len(m.Pipelines), n)
+	}
+	for _, w := range m.Warnings {
+		t.Errorf("%s", dsl.Render(w))
 	}
 }

@@ -114,6 +114,7 @@ stay. The other benchmarks kill, restart or fill a server of their own and refus
 	one("nexmark", "A query of Nexmark over events in the log", "nexmark --query q1 --events 1000000", func(c *cobra.Command) {
 		c.Flags().StringVar(&o.Query, "query", "", "the query, one of "+nexmark.Names()+" (default q0)")
 		c.Flags().Int64Var(&o.Events, "events", 0, "events, made and written before the clock starts (default 1000000)")
+		c.Flags().StringVar(&o.Format, "format", "", "how events and results are stored: json or arrow (default json)")
 		c.Flags().Int64Var(&o.EventRate, "event-rate", 0, "events in a second of event time (default 10000)")
 		partitions(c, 2)
 		keep(c)

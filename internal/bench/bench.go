@@ -107,7 +107,8 @@ type Options struct {
 	// Of nexmark.
 	Query     string // its name; "" is q0
 	Events    int64
-	EventRate int64 // events a second of event time
+	Format    string // json or arrow; "" is json
+	EventRate int64  // events a second of event time
 
 	// Of ingest and latency.
 	Client      string // kgo or native; "" is kgo, of replay native

@@ -20,6 +20,7 @@ import (
 // nexmarkReport is what Nexmark measures.
 type nexmarkReport struct {
 	Query               string  `json:"query,omitempty"`
+	Format              string  `json:"format,omitempty"` // of the topic of events, and of what is no table
 	Events              int64   `json:"events,omitempty"`
 	EventsPerSecond     float64 `json:"events_per_second,omitempty"`
 	EventsPerSecondCore float64 `json:"events_per_second_per_core,omitempty"`
@@ -35,21 +36,24 @@ func (r *nexmarkReport) text(line func(name, format string, args ...any)) {
 	if r.Events == 0 {
 		return
 	}
-	line("query", "%s over %d events", r.Query, r.Events)
+	line("query", "%s over %d events, %s", r.Query, r.Events, r.Format)
 	line("throughput", "%.0f events/s, %.0f events/s and core", r.EventsPerSecond, r.EventsPerSecondCore)
 	line("output", "%d rows, SHA-256 %s", r.OutputRows, r.OutputSHA256)
 	line("before", "%.0f events/s made and written", r.FillEventsPerSecond)
 }
 
 // Nexmark measures one query of Nexmark, seed 1, over events that lie in the log: from the moment the module is applied until
-// the pipeline has read the declared end. Defaults: q0 over 1,000,000 events of 10,000 a second of event time in 2 partitions.
-// The result is written to a derived topic like any other.
+// the pipeline has read the declared end. Defaults: q0 over 1,000,000 events of 10,000 a second of event time in 2 partitions, as
+// JSON. The result is written to a derived topic like any other.
 func Nexmark(ctx context.Context, o Options) (rep *Report, err error) {
 	if err := o.validate("nexmark", false); err != nil {
 		return nil, err
 	}
 	o.Events, o.Partitions = cmp.Or(o.Events, 1_000_000), cmp.Or(o.Partitions, 2)
-	o.EventRate, o.Query = cmp.Or(o.EventRate, 10_000), cmp.Or(o.Query, "q0")
+	o.EventRate, o.Query, o.Format = cmp.Or(o.EventRate, 10_000), cmp.Or(o.Query, "q0"), cmp.Or(o.Format, "json")
+	if o.Format != "json" && o.Format != "arrow" {
+		return nil, optionErrorf("--format %s: want json or arrow", o.Format)
+	}
 	text, err := nexmark.Module(o.Query)
 	if err != nil {
 		return nil, optionErrorf("--query %s: want one of %s", o.Query, nexmark.Names())
@@ -60,7 +64,7 @@ func Nexmark(ctx context.Context, o Options) (rep *Report, err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	r := &Report{Name: "nexmark", Partitions: o.Partitions}
-	r.Query, r.Events = o.Query, o.Events
+	r.Query, r.Events, r.Format = o.Query, o.Events, o.Format
 	if err := r.surroundings(t.dir); err != nil {
 		return nil, err
 	}
@@ -68,9 +72,25 @@ func Nexmark(ctx context.Context, o Options) (rep *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
+	name := strings.ReplaceAll(topic, "-", "_")
+	text = strings.Replace(text, "topic nexmark {", fmt.Sprintf("topic nexmark as %q {", topic), 1)
+	text = strings.Replace(text, "with format json,", fmt.Sprintf("with format %s, partitions %d,", o.Format, o.Partitions), 1)
 	o.say("nexmark: %d events into %d partition(s)", o.Events, o.Partitions)
+	g, err := nexmark.New(nexmark.Config{Rate: o.EventRate}, nil)
+	if err != nil {
+		return nil, err
+	}
+	fill := fillNexmark
+	if o.Format == "arrow" { // the topic must have its columns before rows come
+		source, _, _ := strings.Cut(text, "stream person")
+		t.modules = append(t.modules, name)
+		if _, err := t.api().Apply(ctx, name, source, client.ApplyOptions{}); err != nil {
+			return nil, err
+		}
+		fill = fillNexmarkColumns
+	}
 	began := time.Now()
-	if err := fillNexmark(ctx, t, topic, o); err != nil {
+	if err := fill(ctx, t, topic, g, o); err != nil {
 		return nil, err
 	}
 	r.FillEventsPerSecond = float64(o.Events) / time.Since(began).Seconds()
@@ -84,11 +104,13 @@ func Nexmark(ctx context.Context, o Options) (rep *Report, err error) {
 		}
 		text = strings.Replace(text, "table side {", fmt.Sprintf("table side as %q {", side), 1)
 	}
-	name := strings.ReplaceAll(topic, "-", "_")
-	text = strings.Replace(text, "topic nexmark {", fmt.Sprintf("topic nexmark as %q {", topic), 1)
-	text = strings.Replace(text, "with format json,", fmt.Sprintf("with format json, partitions %d,", o.Partitions), 1)
 	text = strings.Replace(text, " "+o.Query+" = ", fmt.Sprintf(" %s as %q = ", o.Query, topic+"."+o.Query), 1)
-	cpu, server, began := cpuSeconds(), t.serverCPU(), time.Now()
+	table := strings.Contains(text, "table "+o.Query)
+	if o.Format == "arrow" && !table {
+		text = strings.TrimRight(text, "\n") + " with format arrow\n"
+	}
+	cpu, server := cpuSeconds(), t.serverCPU()
+	began = time.Now()
 	t.modules = append(t.modules, name)
 	if _, err := t.api().Apply(ctx, name, text, client.ApplyOptions{}); err != nil {
 		return nil, err
@@ -108,7 +130,7 @@ func Nexmark(ctx context.Context, o Options) (rep *Report, err error) {
 		r.EventsPerSecondCore = float64(o.Events) / worked
 	}
 	r.RSSBytes = t.rss()
-	r.OutputRows, r.OutputSHA256, err = hashOutput(ctx, t, topic+"."+o.Query, strings.Contains(text, "table "+o.Query))
+	r.OutputRows, r.OutputSHA256, err = hashOutput(ctx, t, topic+"."+o.Query, table)
 	return r, err
 }
 
@@ -137,11 +159,7 @@ func (t *target) untilEnd(ctx context.Context, name string, rows int64) error {
 }
 
 // fillNexmark writes event k to partition k mod n, so that each partition is in the order of time.
-func fillNexmark(ctx context.Context, t *target, topic string, o Options) error {
-	g, err := nexmark.New(nexmark.Config{Rate: o.EventRate}, nil)
-	if err != nil {
-		return err
-	}
+func fillNexmark(ctx context.Context, t *target, topic string, g *nexmark.Generator, o Options) (err error) {
 	parts := make([]*client.Publisher, o.Partitions)
 	for i := range parts {
 		if parts[i], err = client.NewPublisher(t.kafka, topic, int32(i), client.ProducerOptions{}); err != nil {

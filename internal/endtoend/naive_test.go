@@ -159,13 +159,12 @@ func nexmarkRows(events int64, partitions int) func(*rand.Rand) stream {
 }
 
 func comparisons(t testing.TB) []comparison {
-	text, err := os.ReadFile("../../dsl/testdata/nexmark.hr")
+	// A window on append time holds what was appended then: q12 has no answer before the run.
+	text, err := nexmark.Module("q0", "q1", "q2", "q5", "q7", "q10", "q11", "q14", "q21", "q22")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A window on append time holds what was appended then: there is no answer before the run.
-	queries := slices.DeleteFunc(strings.SplitAfter(string(text), "\n"), func(line string) bool { return strings.Contains(line, " on append") })
-	module := strings.Replace(strings.Join(queries, ""), "with format json, time (", "with format json, partitions 4, time (", 1)
+	module := strings.Replace(text, "with format json, time (", "with format json, partitions 4, time (", 1)
 	return []comparison{
 		{"sundry", sundry, sundryRows, 1},
 		{"nexmark", module, nexmarkRows(1500, 4), 20_000},

@@ -46,7 +46,7 @@ var forbidden = []struct {
 var homes = map[string][]string{
 	"github.com/hashicorp/raft":               {"replication"},
 	"github.com/cockroachdb/pebble":           {"log", "replication", "internal/fsx"},
-	"github.com/apache/arrow":                 {"operators", "runtime", "client", "server/flight", "internal/exprgen", "internal/rowtest"},
+	"github.com/apache/arrow":                 {"operators", "runtime", "client", "server/flight", "internal/exprgen", "internal/rowtest", "internal/bench"},
 	"google.golang.org/grpc":                  {"server/flight"},
 	"github.com/google/flatbuffers":           {"server/flight"},
 	"github.com/expr-lang/expr":               {"dsl"},
