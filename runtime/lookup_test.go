@@ -203,3 +203,51 @@ func TestALookupMeetsTheTableAsTheLogHasIt(t *testing.T) {
 		})
 	}
 }
+
+// Who reads a table beside a stream counts as its reader, tells how far it has read, and says so when the table is gone. One
+// that is made anew asks for the pipeline to be computed again.
+func TestALookupKnowsItsTable(t *testing.T) {
+	r := newRig(t, runtime.Options{})
+	r.apply("decl", `table names { id: string, name: string } with key (id)
+topic src { id: string, ts: time("ms") } with key (id), time ts lag 1s future 1h`)
+	const module = `topic named = from src |> lookup names as n on n.id == id latest |> select id, n.name`
+	r.putRows("names", 0, msg{1, "a", `{"id":"a","name":"Ann"}`}, msg{1, "b", `{"id":"b","name":"Bob"}`}, msg{1, "x", `{"id":"y","name":"Yes"}`}, msg{1, "b", `{`})
+	r.apply("m", module)
+	r.put("src", 0, msg{1, "a", `{"id":"a","ts":1}`}, msg{1, "b", `{"id":"b","ts":2}`}, msg{1, "y", `{"id":"y","ts":3}`})
+	one := "0: a={\"id\":\"a\",\"name\":\"Ann\"} @1000000\n"
+	r.wait("the row of a", func() bool { return r.all("named") == one })
+	r.caughtUp("m/named")
+	s := r.status("m/named")
+	if by := fmt.Sprint(r.eng.Use("names").ReadBy); by != "[m/named]" {
+		t.Errorf("names is read by %s", by)
+	}
+	if fmt.Sprint(s.Tables) != "[{names 0}]" || len(s.Partitions) != 1 || s.StateRows != 1 || s.Counters.Invalid != 2 || s.Counters.Stages[0].Filtered != 2 {
+		t.Errorf("the status is %+v", s)
+	}
+	checkCounters(t, s)
+	if err := r.eng.Stop(ctxOf(t), "m/named"); err != nil {
+		t.Fatal(err)
+	}
+	r.putRows("names", 0, msg{1, "b", `{"id":"b","name":"Bea"}`})
+	if s := r.status("m/named"); fmt.Sprint(s.Tables) != "[{names 1}]" || len(s.Partitions) != 1 {
+		t.Errorf("the status of a stopped pipeline is %+v", s)
+	}
+	r.apply("m", module)
+	r.put("src", 0, msg{1, "b", `{"id":"b","ts":4}`})
+	r.wait("the row of b", func() bool { return r.all("named") == one+"0: b={\"id\":\"b\",\"name\":\"Bea\"} @4000000\n" })
+
+	if err := r.node.Meta().DeleteTopic(ctxOf(t), "names"); err != nil {
+		t.Fatal(err)
+	}
+	r.put("src", 0, msg{1, "a", `{"id":"a","ts":5}`})
+	r.wait("the table is missed", func() bool {
+		s := r.status("m/named")
+		return s.State == runtime.StateFailed && strings.Contains(s.Reason, "a table that a lookup reads was deleted")
+	})
+	r.apply("decl2", `table names { id: string, name: string } with key (id)`)
+	r.putRows("names", 0, msg{1, "a", `{"id":"a","name":"Abe"}`})
+	if res := r.apply("m", module); len(res.Plan) != 1 || res.Plan[0].Change != runtime.ChangeRebuild {
+		t.Errorf("the plan is %+v", res.Plan)
+	}
+	r.wait("the rows of a", func() bool { return strings.Count(r.all("named"), "Abe") == 2 })
+}
