@@ -640,9 +640,7 @@ func (l *life) picture() *taskStatus {
 		s.watermarks = append(s.watermarks, c.inputs[i].watermark)
 		s.next = append(s.next, l.from[i].Offset)
 	}
-	for _, cut := range l.from[len(c.inputs):] {
-		s.tables = append(s.tables, cut)
-	}
+	s.tables = append(s.tables, l.from[len(c.inputs):]...)
 	s.stateBytes, s.stateRows = c.stateSize()
 	return s
 }

@@ -40,7 +40,6 @@ type Cumulate struct {
 	items        []cumulated
 	next         int
 	members      [][]state.Pos
-	joining      *state.Table
 }
 
 // A cumulated is a group that is to leave: its places in the base and the slice, 0 where it is not.
