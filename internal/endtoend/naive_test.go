@@ -167,7 +167,7 @@ func comparisons(t testing.TB) []comparison {
 	module := strings.Replace(text, "with format json, time (", "with format json, partitions 4, time (", 1)
 	return []comparison{
 		{"sundry", sundry, sundryRows, 1},
-		{"nexmark", module, nexmarkRows(1500, 4), 20_000},
+		{"nexmark", module, nexmarkRows(600, 4), 20_000},
 	}
 }
 

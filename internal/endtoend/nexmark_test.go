@@ -46,11 +46,17 @@ func nexmarkRig(t *testing.T, events int64, partitions int, queries ...string) *
 func TestNexmarkGivesTheKnownAnswers(t *testing.T) {
 	var queries []string
 	for name := range nexmarkAnswers {
+		if raceEnabled && name != "q2" {
+			continue // the others run without the race detector
+		}
 		queries = append(queries, name)
 	}
 	r := nexmarkRig(t, 100_000, 4, queries...)
 	tables := map[string]bool{"q15": true, "q16": true, "q17": true, "q18": true}
 	for name, check := range nexmarkAnswers {
+		if !slices.Contains(queries, name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			rows := r.rows(name)
 			if tables[name] {
