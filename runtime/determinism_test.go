@@ -243,7 +243,7 @@ func TestDerivedTopicsDependOnlyOnTheRowsOfEachPartition(t *testing.T) {
 }
 
 func testVariations(t *testing.T, s suite) {
-	seeds, variations := 3, 6
+	seeds, variations := 2, 4
 	if os.Getenv("HEADRACE_LONG") != "" {
 		seeds, variations = 60, 12
 	}

@@ -197,7 +197,7 @@ func countOfPrefix(m map[string]string, prefix string) (n int) {
 // For a fixed assignment of rows to partitions the last row of each key of a table is the same, whatever
 // the sizes of batches and steps, the order in which partitions arrive, workers, restarts and crashes.
 func TestTablesDependOnlyOnTheRowsOfEachPartition(t *testing.T) {
-	seeds, variations := 2, 6
+	seeds, variations := 2, 3
 	if os.Getenv("HEADRACE_LONG") != "" {
 		seeds, variations = 60, 12
 	}

@@ -15,7 +15,7 @@ import (
 func TestCalendarDaysEqualTheirDefinition(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	for i := range uint64(16) {
+	for i := range scenarios(6) {
 		r := rand.New(rand.NewPCG(seed, i))
 		alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
 		sc := randomScenario(r)

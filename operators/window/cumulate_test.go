@@ -18,7 +18,7 @@ import (
 func TestCumulateEqualsItsDefinitionForAnyStepsAndRestarts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	for i := range uint64(24) {
+	for i := range scenarios(10) {
 		r := rand.New(rand.NewPCG(seed, i))
 		alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
 		sc := randomScenario(r)

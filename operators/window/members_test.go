@@ -79,7 +79,7 @@ func ints(f string, k int64) Slot {
 // What is kept of a group does not grow with its rows, in whichever order they come: neither rows in the
 // store nor memory.
 func TestBoundedAggregatesKeepABoundedState(t *testing.T) {
-	const rows, k = 60_000, 50
+	const rows, k = 20_000, 50
 	for _, f := range []string{"top_k", "set", "list"} {
 		for order, value := range map[string]func(i int64) int64{
 			"ascending": func(i int64) int64 { return i }, "descending": func(i int64) int64 { return rows - i },

@@ -162,7 +162,7 @@ func TestSessionsEqualTheirDefinitionForAnyStepsAndRestarts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	joins, lates := 0, 0
-	for i := range uint64(30) {
+	for i := range scenarios(12) {
 		r := rand.New(rand.NewPCG(seed, i))
 		alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
 		sc := randomScenario(r)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"os"
 	"sort"
 	"strings"
 	"testing"
@@ -746,10 +747,18 @@ func (sc *scenario) run(t *testing.T, r *rand.Rand, alloc memory.Allocator) *sin
 	return total
 }
 
+// scenarios is how many a test tries: n, or many times as many in the long suite.
+func scenarios(n uint64) uint64 {
+	if os.Getenv("HEADRACE_LONG") != "" {
+		return 40 * n
+	}
+	return n
+}
+
 func TestAggregateEqualsItsDefinitionForAnyStepsAndRestarts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	for i := range uint64(40) {
+	for i := range scenarios(10) {
 		r := rand.New(rand.NewPCG(seed, i))
 		alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
 		sc := randomScenario(r)
