@@ -97,12 +97,8 @@ func (s *sink) writeColumns(b *operators.Batch) bool {
 		for i, c := range b.Columns {
 			columns[i] = operators.Gather(s.alloc, c, sel)
 		}
-		var w []int64
-		if behind != nil {
-			w = operators.Pick(behind, sel)
-		}
 		var ok bool
-		frames[p], ok = s.frames(columns, operators.Pick(b.Time, sel), w, nil)
+		frames[p], ok = s.frames(columns, operators.Pick(b.Time, sel), operators.Pick(behind, sel))
 		for _, c := range columns {
 			c.Release()
 		}
@@ -119,7 +115,7 @@ func (s *sink) writeColumns(b *operators.Batch) bool {
 }
 
 func (s *sink) writeFrame(p int32, columns []arrow.Array, times, behind []int64) bool {
-	frames, ok := s.frames(columns, times, behind, nil)
+	frames, ok := s.frames(columns, times, behind)
 	if ok {
 		s.addFrames(p, frames, len(times))
 	}
@@ -127,7 +123,7 @@ func (s *sink) writeFrame(p int32, columns []arrow.Array, times, behind []int64)
 }
 
 // frames makes columnar batches of rows, no larger than the topic takes.
-func (s *sink) frames(columns []arrow.Array, times, behind []int64, out [][]byte) ([][]byte, bool) {
+func (s *sink) frames(columns []arrow.Array, times, behind []int64) (out [][]byte, ok bool) {
 	limit := min(maxOutputBatch, s.main.maxBatch)
 	from := 0
 	for from < len(times) {
